@@ -1,0 +1,84 @@
+//! What a block device is, and the queue that one thread drives it by.
+
+use std::os::fd::RawFd;
+
+use reactors::memory::Region;
+use reactors::time::Time;
+use uuid::Uuid;
+
+use crate::io::{Completion, Io, IoId, RegionId, SubmitError};
+
+/// Size and manners of a device.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Bytes of a logical block: 512 or 4096.
+    pub block_bytes: u32,
+    /// How many logical blocks.
+    pub blocks: u64,
+    /// Logical blocks of a physical block, as a power of two.
+    pub physical_block_exponent: u8,
+    /// Alignment that buffers need for the fast way, in bytes (1: none).
+    pub buffer_align_bytes: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Completed writes may be lost on power failure until flushed.
+    pub write_cache: bool,
+    /// Unmap is supported.
+    pub unmap: bool,
+    /// Unmapped blocks read as zeroes.
+    pub unmap_reads_zeroes: bool,
+    /// Write zeroes is supported.
+    pub write_zeroes: bool,
+    /// The medium spins.
+    pub rotational: bool,
+}
+
+impl Geometry {
+    /// The size of the device in bytes.
+    pub const fn len_bytes(&self) -> u64 {
+        self.blocks * self.block_bytes as u64
+    }
+}
+
+/// A block device: shared between threads, each of which opens a queue of its own.
+pub trait Bdev: Send + Sync {
+    /// Its name in the registry.
+    fn name(&self) -> &str;
+    /// Its kind as SPDK's `bdev_get_bdevs` would call it, e.g. `URING disk`.
+    fn product(&self) -> &'static str;
+    /// Its identity; stays the same over restarts where the medium does.
+    fn uuid(&self) -> Uuid;
+    /// Its present geometry. The number of blocks may change while it is in use.
+    fn geometry(&self) -> Geometry;
+    /// Opens a queue of at most `depth` operations for the calling thread.
+    fn open_queue(&self, depth: usize) -> Result<Box<dyn BlockQueue>, crate::OpenError>;
+}
+
+/// One thread's way to one device.
+pub trait BlockQueue {
+    /// Makes `region` known for buffers; the queue keeps it alive. Registers it with the kernel
+    /// where that helps and is allowed.
+    fn register(&mut self, region: &Region) -> Result<RegionId, crate::OpenError>;
+
+    /// Takes `io`; it starts at the latest with the next [`poll`](Self::poll).
+    fn submit(&mut self, io: Io) -> Result<(), SubmitError>;
+
+    /// Asks that the operation end soon. It still completes exactly once, as `Cancelled` if it
+    /// had no effect, else with its own result. Unknown ids are ignored.
+    fn cancel(&mut self, id: IoId);
+
+    /// Drives the device: hands what was submitted to the kernel (one system call at most) and
+    /// appends what has completed to `completions`, up to its spare capacity.
+    fn poll(&mut self, now: Time, completions: &mut Vec<Completion>);
+
+    /// How many operations were taken and have not completed.
+    fn in_flight(&self) -> usize;
+
+    /// A descriptor that becomes readable when completions wait, for sleeping reactors.
+    fn wait_fd(&self) -> Option<RawFd>;
+
+    /// When the next poll has something to do without any descriptor becoming ready.
+    fn next_deadline(&self) -> Time {
+        Time::NEVER
+    }
+}

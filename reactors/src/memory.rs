@@ -1,0 +1,234 @@
+//! Memory that the kernel, an adapter or a peer may touch while we hold it.
+//!
+//! A [`Region`] is one contiguous, page-aligned piece. It is shared by reference count and
+//! never moves, so its address can be given to io_uring, to an RDMA device, or to `sendmsg`.
+//! All access is by copy through raw pointers, checked against the bounds: no Rust reference
+//! into the region outlives a call, because others write there when they like.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The size to which regions are aligned, in bytes.
+pub const PAGE_BYTES: usize = 4096;
+
+/// An access that does not lie within its region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{len_bytes} bytes at offset {offset} lie outside a region of {region_bytes} bytes")]
+pub struct OutOfBounds {
+    /// Where the access began, in bytes from the region's start.
+    pub offset: usize,
+    /// How long the access was.
+    pub len_bytes: usize,
+    /// How long the region is.
+    pub region_bytes: usize,
+}
+
+struct Inner {
+    start: NonNull<u8>,
+    len_bytes: usize,
+    /// Gives the memory back.
+    release: Option<Box<dyn FnOnce(NonNull<u8>, usize) + Send>>,
+}
+
+// SAFETY: the memory belongs to no thread. All access goes through raw-pointer copies that are
+// checked against the bounds; a race between copies can give torn bytes, as with any memory that
+// hardware writes, and never a torn Rust value, since nothing but bytes is stored here.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(release) = self.release.take() {
+            release(self.start, self.len_bytes);
+        }
+    }
+}
+
+/// A page-aligned piece of memory that never moves; clones share it.
+#[derive(Clone)]
+pub struct Region {
+    inner: Arc<Inner>,
+}
+
+impl Region {
+    /// A zeroed region of `len_bytes` from the ordinary allocator.
+    ///
+    /// # Panics
+    /// If `len_bytes` is zero or the allocator has no memory.
+    pub fn heap(len_bytes: usize) -> Region {
+        let layout = Layout::from_size_align(len_bytes, PAGE_BYTES).expect("region size fits a layout");
+        assert!(len_bytes > 0, "a region is not empty");
+        // SAFETY: the layout has a non-zero size.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("memory for a region");
+        let release = move |start: NonNull<u8>, _| {
+            // SAFETY: allocated above with this layout, and released once, by the last owner.
+            unsafe { dealloc(start.as_ptr(), layout) }
+        };
+        // SAFETY: freshly allocated with that length; `release` gives it back.
+        unsafe { Region::from_raw(start, len_bytes, Box::new(release)) }
+    }
+
+    /// Takes over `len_bytes` of memory at `start`; `release` is called once, after the last
+    /// clone is gone.
+    ///
+    /// # Safety
+    /// The memory must be valid for reads and writes, initialised, aligned to [`PAGE_BYTES`] and
+    /// owned by nobody else until `release` is called.
+    pub unsafe fn from_raw(
+        start: NonNull<u8>,
+        len_bytes: usize,
+        release: Box<dyn FnOnce(NonNull<u8>, usize) + Send>,
+    ) -> Region {
+        debug_assert_eq!(start.as_ptr() as usize % PAGE_BYTES, 0);
+        Region { inner: Arc::new(Inner { start, len_bytes, release: Some(release) }) }
+    }
+
+    /// The region's length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.inner.len_bytes
+    }
+
+    /// The virtual address of the first byte: what verbs call the address of a memory region.
+    pub fn addr(&self) -> u64 {
+        self.inner.start.as_ptr() as u64
+    }
+
+    /// Whether both are the same memory.
+    pub fn same_as(&self, other: &Region) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// The first byte of `len_bytes` at `offset`: for system calls and devices. Making it is
+    /// safe; it is valid as long as a clone of the region lives.
+    #[inline]
+    pub fn raw(&self, offset: usize, len_bytes: usize) -> Result<NonNull<u8>, OutOfBounds> {
+        match offset.checked_add(len_bytes) {
+            Some(end) if end <= self.inner.len_bytes => {
+                // SAFETY: `offset` is within the allocation, as just checked.
+                Ok(unsafe { self.inner.start.add(offset) })
+            }
+            _ => Err(OutOfBounds { offset, len_bytes, region_bytes: self.inner.len_bytes }),
+        }
+    }
+
+    /// Copies `bytes` to `offset`.
+    #[inline]
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        let at = self.raw(offset, bytes.len())?;
+        // SAFETY: in bounds, and a caller's slice cannot overlap: nobody gets one into a region.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies from `offset` to all of `bytes`.
+    #[inline]
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
+        let at = self.raw(offset, bytes.len())?;
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Sets `len_bytes` at `offset` to `value`.
+    pub fn fill(&self, offset: usize, len_bytes: usize, value: u8) -> Result<(), OutOfBounds> {
+        let at = self.raw(offset, len_bytes)?;
+        // SAFETY: in bounds.
+        unsafe { std::ptr::write_bytes(at.as_ptr(), value, len_bytes) };
+        Ok(())
+    }
+
+    /// Copies `len_bytes` from `offset` of this region to `to_offset` of `to`.
+    pub fn copy_to(
+        &self,
+        offset: usize,
+        to: &Region,
+        to_offset: usize,
+        len_bytes: usize,
+    ) -> Result<(), OutOfBounds> {
+        let source = self.raw(offset, len_bytes)?;
+        let target = to.raw(to_offset, len_bytes)?;
+        // SAFETY: both in bounds; `copy` allows overlap.
+        unsafe { std::ptr::copy(source.as_ptr(), target.as_ptr(), len_bytes) };
+        Ok(())
+    }
+
+    /// Shows the bytes at `offset` to `look`, without a copy: for checksums and parsers of
+    /// memory that nobody writes during the call by contract (a received IU that we own, a
+    /// buffer being sent).
+    #[inline]
+    pub fn with_bytes<R>(
+        &self,
+        offset: usize,
+        len_bytes: usize,
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, OutOfBounds> {
+        let at = self.raw(offset, len_bytes)?;
+        // SAFETY: in bounds and initialised. The slice ends with the call; the owner of the
+        // buffer (a work request or a task) keeps devices from writing it meanwhile.
+        Ok(look(unsafe { std::slice::from_raw_parts(at.as_ptr(), len_bytes) }))
+    }
+
+    /// Lets `change` write the bytes at `offset` in place: for building what is about to be
+    /// sent, in a buffer that the caller owns.
+    #[inline]
+    pub fn with_bytes_mut<R>(
+        &self,
+        offset: usize,
+        len_bytes: usize,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, OutOfBounds> {
+        let at = self.raw(offset, len_bytes)?;
+        // SAFETY: as in `with_bytes`; the caller owns the buffer, so no other slice exists.
+        Ok(change(unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len_bytes) }))
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({:#x}, {} bytes)", self.addr(), self.len_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_checked_without_overflow() {
+        let region = Region::heap(PAGE_BYTES);
+        assert!(region.write(PAGE_BYTES - 2, b"ab").is_ok());
+        assert_eq!(
+            region.write(PAGE_BYTES - 1, b"ab"),
+            Err(OutOfBounds { offset: PAGE_BYTES - 1, len_bytes: 2, region_bytes: PAGE_BYTES })
+        );
+        assert!(region.raw(usize::MAX, 2).is_err());
+        let mut back = [0; 2];
+        region.read(PAGE_BYTES - 2, &mut back).unwrap();
+        assert_eq!(&back, b"ab");
+    }
+
+    #[test]
+    fn release_runs_once_after_the_last_clone() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static RELEASED: AtomicU32 = AtomicU32::new(0);
+        let owner = Region::heap(PAGE_BYTES);
+        let keep = owner.clone();
+        let start = owner.raw(0, PAGE_BYTES).unwrap();
+        let release = Box::new(move |_, _| {
+            drop(keep);
+            RELEASED.fetch_add(1, Ordering::Relaxed);
+        });
+        // SAFETY: `keep` holds the memory until `release`.
+        let region = unsafe { Region::from_raw(start, PAGE_BYTES, release) };
+        let clone = region.clone();
+        drop(region);
+        assert_eq!(RELEASED.load(Ordering::Relaxed), 0);
+        drop(clone);
+        assert_eq!(RELEASED.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,4 @@
+//! Floor 5: the control plane, on ordinary threads: JSON-RPC, configuration, metrics, logs.
+//!
+//! It speaks to the shards in `Command` and `Reply` values over bounded rings, never by reaching
+//! into them.

@@ -1,0 +1,10 @@
+//! RDMA: the verbs interface, the sans-io RC engine, and the providers.
+//!
+//! * [`verbs`] (floor 1): traits and plain types that providers implement.
+//! * [`engine`] (floor 2, sans-io): the RC protocol engine.
+//! * `soft`, `sim` (floor 3): providers on top of the engine.
+
+pub mod engine;
+pub mod sim;
+pub mod soft;
+pub mod verbs;

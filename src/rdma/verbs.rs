@@ -1,0 +1,700 @@
+//! The verbs interface: what every RDMA provider offers to one shard.
+//!
+//! A [`Device`] value is one shard's context on an RDMA device: its queue pairs, memory regions,
+//! completion queues, shared receive queues. It belongs to one thread and is driven by
+//! [`Device::progress`]. Connection management ([`Connections`]) works on the shard that owns the
+//! listener (shard 0). Words and rules are those of the InfiniBand Architecture Specification,
+//! volume 1 (chapters 9 to 11), as libibverbs spells them.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use reactors::memory::Region;
+use reactors::slab::Key;
+use reactors::time::Time;
+
+use crate::wire::num::{LKey, Psn, Qpn, RKey};
+
+/// Most scatter-gather entries of one work request.
+pub const MAX_SGE: usize = 2;
+/// Most private data that any connection message carries to a consumer, in bytes (CM REP).
+pub const MAX_PRIVATE_BYTES: usize = 224;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+        pub struct $name(pub Key);
+    };
+}
+id!(
+    /// A protection domain of one device.
+    PdId
+);
+id!(
+    /// A completion queue of one device.
+    CqId
+);
+id!(
+    /// A shared receive queue of one device.
+    SrqId
+);
+id!(
+    /// A queue pair of one device. A stale id is an error of the call, never another QP.
+    QpId
+);
+id!(
+    /// A connection known to the connection manager, from its request to the end of its time wait.
+    ConnId
+);
+id!(
+    /// A service that accepts connections.
+    ListenerId
+);
+
+/// What a device can do.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct DeviceCaps {
+    /// Most queue pairs.
+    pub max_qp: u32,
+    /// Most entries of a completion queue.
+    pub max_cqe: u32,
+    /// Most posted receives of a shared receive queue.
+    pub max_srq_wr: u32,
+    /// Most send work requests of a queue pair.
+    pub max_send_wr: u32,
+    /// Most RDMA READs that a queue pair answers at a time.
+    pub max_rd_atomic: u8,
+    /// Longest message in bytes.
+    pub max_message_bytes: u32,
+    /// Whether `LastWqeReached` comes; if not, waiting for it is useless.
+    pub last_wqe_event: bool,
+}
+
+/// What may be done to a memory region besides reading it locally.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub struct Access {
+    /// The device may write it for local work requests.
+    pub local_write: bool,
+    /// A peer may RDMA WRITE it.
+    pub remote_write: bool,
+    /// A peer may RDMA READ it.
+    pub remote_read: bool,
+}
+
+impl Access {
+    /// For receive buffers and targets of our own RDMA READs.
+    pub const LOCAL: Access = Access { local_write: true, remote_write: false, remote_read: false };
+    /// For memory that a peer reads and writes.
+    pub const REMOTE: Access = Access { local_write: true, remote_write: true, remote_read: true };
+}
+
+/// The keys of a registered memory region.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct MrKeys {
+    /// For our own work requests.
+    pub lkey: LKey,
+    /// For the peer.
+    pub rkey: RKey,
+}
+
+/// A piece of local memory in a work request.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub struct Sge {
+    /// Virtual address of the first byte, as [`Region::addr`] counts.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len_bytes: u32,
+    /// The region's local key.
+    pub lkey: LKey,
+}
+
+/// Up to [`MAX_SGE`] pieces of local memory.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub struct SgeList {
+    entries: [Sge; MAX_SGE],
+    used: u8,
+}
+
+impl SgeList {
+    /// No memory: a zero-length operation.
+    pub const EMPTY: SgeList =
+        SgeList { entries: [Sge { addr: 0, len_bytes: 0, lkey: LKey(0) }; MAX_SGE], used: 0 };
+
+    /// One piece.
+    pub fn one(sge: Sge) -> Self {
+        let mut list = Self::EMPTY;
+        list.entries[0] = sge;
+        list.used = 1;
+        list
+    }
+
+    /// Two pieces, sent one after the other.
+    pub fn two(first: Sge, second: Sge) -> Self {
+        SgeList { entries: [first, second], used: 2 }
+    }
+
+    /// The pieces.
+    pub fn as_slice(&self) -> &[Sge] {
+        &self.entries[..usize::from(self.used)]
+    }
+
+    /// The sum of the lengths, in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.as_slice().iter().map(|sge| u64::from(sge.len_bytes)).sum()
+    }
+}
+
+/// Memory of the peer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub struct Remote {
+    /// Virtual address in the peer's region.
+    pub addr: u64,
+    /// The peer's key of it.
+    pub rkey: RKey,
+}
+
+/// What a send work request does.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// SEND to the peer's receive queue. `solicited` asks for an event there.
+    Send {
+        /// Sets the solicited event bit.
+        solicited: bool,
+    },
+    /// RDMA WRITE to the peer's memory; zero length needs no key.
+    Write(Remote),
+    /// RDMA READ from the peer's memory.
+    Read(Remote),
+}
+
+/// A request for the send queue.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct SendWr {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// From where (SEND, WRITE) or to where (READ).
+    pub sges: SgeList,
+    /// Whether success makes a completion; failure always does.
+    pub signaled: bool,
+}
+
+/// A request for a receive queue.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RecvWr {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Where an incoming SEND goes.
+    pub sge: Sge,
+}
+
+/// How a work request ended (IBTA vol. 1, 11.6.2; libibverbs' `ibv_wc_status`).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum WcStatus {
+    /// Done.
+    Success,
+    /// A local piece of memory was too short for the data.
+    LocalLength,
+    /// A failure inside the QP.
+    LocalQpOperation,
+    /// A local key or bound was wrong.
+    LocalProtection,
+    /// The QP was in the error state: flushed.
+    WrFlush,
+    /// The peer sent what does not fit.
+    BadResponse,
+    /// The peer found the request malformed.
+    RemoteInvalidRequest,
+    /// The peer's key, bound or access right was wrong.
+    RemoteAccess,
+    /// The peer failed to do it.
+    RemoteOperation,
+    /// The peer did not acknowledge within all retries.
+    RetryExceeded,
+    /// The peer had no receive posted for all retries.
+    RnrRetryExceeded,
+}
+
+/// What kind of work request completed. Valid only with [`WcStatus::Success`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum WcOpcode {
+    /// A SEND of ours.
+    Send,
+    /// An RDMA WRITE of ours.
+    Write,
+    /// An RDMA READ of ours.
+    Read,
+    /// A receive took a SEND of the peer.
+    Recv,
+}
+
+/// A work completion.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Wc {
+    /// Of which work request.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was; valid only on success.
+    pub opcode: WcOpcode,
+    /// Bytes received; valid only for a successful receive.
+    pub len_bytes: u32,
+    /// On which QP.
+    pub qpn: Qpn,
+}
+
+/// States of a queue pair (IBTA vol. 1, 10.3.1). SQE does not exist for RC.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum QpState {
+    /// New or wiped.
+    Reset,
+    /// Receives may be posted.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send.
+    Rts,
+    /// Send queue draining.
+    Sqd,
+    /// Error: everything flushes.
+    Err,
+}
+
+/// What a queue pair is made of.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct QpInit {
+    /// Protection domain.
+    pub pd: PdId,
+    /// Where sends complete.
+    pub send_cq: CqId,
+    /// Where receives complete.
+    pub recv_cq: CqId,
+    /// The shared receive queue, or `None` for a queue of its own.
+    pub srq: Option<SrqId>,
+    /// Most posted sends.
+    pub max_send_wr: u32,
+    /// Most posted receives; without an SRQ only.
+    pub max_recv_wr: u32,
+    /// Whether peers may RDMA READ or WRITE through this QP at all.
+    pub remote_access: bool,
+}
+
+/// Path MTU of a connection.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum PathMtu {
+    /// 256 bytes.
+    B256 = 1,
+    /// 512 bytes.
+    B512 = 2,
+    /// 1,024 bytes.
+    B1024 = 3,
+    /// 2,048 bytes.
+    B2048 = 4,
+    /// 4,096 bytes.
+    B4096 = 5,
+}
+
+impl PathMtu {
+    /// The MTU of an IBTA code 1..=5.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => PathMtu::B256,
+            2 => PathMtu::B512,
+            3 => PathMtu::B1024,
+            4 => PathMtu::B2048,
+            5 => PathMtu::B4096,
+            _ => return None,
+        })
+    }
+
+    /// The IBTA code, 1..=5.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// Payload bytes of a packet.
+    pub const fn bytes(self) -> usize {
+        128 << self as u8
+    }
+}
+
+/// Where the peer of a QP is reached: the two addresses of the path.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// Our address (the source GID).
+    pub local: IpAddr,
+    /// The peer's address (the destination GID).
+    pub remote: IpAddr,
+    /// For a link-local IPv6 address: its interface index; else 0.
+    pub scope_id: u32,
+}
+
+/// INIT -> RTR: what it takes to receive.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RtrAttr {
+    /// The path to the peer.
+    pub path: Path,
+    /// Payload bytes of a packet.
+    pub path_mtu: PathMtu,
+    /// The peer's QP.
+    pub dest_qpn: Qpn,
+    /// The first PSN that the peer sends: the starting PSN that *we* named to it.
+    pub rq_psn: Psn,
+    /// Most RDMA READs that the peer may have in flight at us.
+    pub max_dest_rd_atomic: u8,
+    /// RNR NAK timer code that we name, 0..=31.
+    pub min_rnr_timer: u8,
+}
+
+/// RTR -> RTS: what it takes to send.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RtsAttr {
+    /// Our first PSN: the starting PSN that the *peer* named to us.
+    pub sq_psn: Psn,
+    /// Local ACK timeout code: 4.096 us * 2^code; 0 means never.
+    pub timeout_code: u8,
+    /// Retries after timeouts and sequence errors, 0..=7; 7 means 7 unless `retry_forever`.
+    pub retry_count: u8,
+    /// Take `retry_count` 7 as rxe does: for ever.
+    pub retry_forever: bool,
+    /// Retries after RNR NAK, 0..=7; 7 means for ever.
+    pub rnr_retry: u8,
+    /// Most RDMA READs that we may have in flight at the peer.
+    pub max_rd_atomic: u8,
+}
+
+/// A state change of a queue pair; every edge that is not in the table is an error.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum QpModify {
+    /// Any -> RESET: wipes both queues without completions.
+    Reset,
+    /// RESET -> INIT.
+    Init,
+    /// INIT -> RTR.
+    Rtr(RtrAttr),
+    /// RTR -> RTS.
+    Rts(RtsAttr),
+    /// RTS -> SQD; `notify` raises `SqDrained` when what was in flight has ended.
+    Drain {
+        /// Raise the event.
+        notify: bool,
+    },
+    /// SQD -> RTS.
+    Resume,
+    /// Any but RESET -> ERR: flushes. Idempotent.
+    Err,
+}
+
+/// Why a verb was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VerbsError {
+    /// The id or key names nothing (any more).
+    #[error("no such {0}")]
+    NotFound(&'static str),
+    /// No room for one more.
+    #[error("no room for another {0}")]
+    Exhausted(&'static str),
+    /// The QP's state does not allow it.
+    #[error("not allowed for a queue pair in state {0:?}")]
+    State(QpState),
+    /// An attribute is out of range.
+    #[error("bad attribute: {0}")]
+    Invalid(&'static str),
+    /// The queue has no room; try again after completions.
+    #[error("the queue is full")]
+    QueueFull,
+    /// Still in use by something else.
+    #[error("{0} still in use")]
+    Busy(&'static str),
+    /// The operating system refused.
+    #[error("{what}: {why}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// What the system said, and what to do.
+        why: String,
+    },
+}
+
+/// Something that happened to a resource by itself (IBTA vol. 1, 11.6.3).
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// The first packet came to a QP in RTR: the peer is up although its RTU has not come.
+    CommEstablished(QpId),
+    /// SQD: what was in flight has ended.
+    SqDrained(QpId),
+    /// ERR with an SRQ: no more receives are taken for this QP. A hint: bound the wait.
+    LastWqeReached(QpId),
+    /// Fewer receives are posted than the armed limit; the limit is disarmed.
+    SrqLimit(SrqId),
+    /// Failure of a QP that belongs to no work request.
+    QpFatal(QpId),
+    /// The peer sent a malformed request.
+    QpRequestError(QpId),
+    /// The peer's request had a wrong key or bound.
+    QpAccessError(QpId),
+    /// A completion queue ran over; its completions are lost.
+    CqOverrun(CqId),
+    /// The port came up or went down.
+    PortState {
+        /// Whether it is up.
+        up: bool,
+    },
+    /// The device is gone.
+    DeviceFatal,
+}
+
+/// One shard's context on an RDMA device.
+pub trait Device {
+    /// What it can do.
+    fn caps(&self) -> DeviceCaps;
+
+    /// A new protection domain.
+    fn alloc_pd(&mut self) -> Result<PdId, VerbsError>;
+    /// Registers all of `region`; the device keeps it alive until `deregister`.
+    fn register(&mut self, pd: PdId, region: &Region, access: Access) -> Result<MrKeys, VerbsError>;
+    /// Ends a registration: from now on both keys are unknown.
+    fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError>;
+    /// A new completion queue of `depth` entries.
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError>;
+    /// A new shared receive queue of `depth` entries.
+    fn create_srq(&mut self, pd: PdId, depth: u32) -> Result<SrqId, VerbsError>;
+    /// Arms the limit event: fires once when fewer than `limit` receives are posted; 0 disarms.
+    fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError>;
+    /// A new queue pair in RESET with a random, unused QPN.
+    fn create_qp(&mut self, init: &QpInit) -> Result<QpId, VerbsError>;
+    /// The number of a QP.
+    fn qpn(&self, qp: QpId) -> Result<Qpn, VerbsError>;
+    /// The state of a QP.
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError>;
+    /// Moves a QP along one edge of the state table.
+    fn modify_qp(&mut self, now: Time, qp: QpId, change: &QpModify) -> Result<(), VerbsError>;
+    /// Ends a QP in any state; what it had posted ends without completions. Its QPN rests for
+    /// the time wait.
+    fn destroy_qp(&mut self, now: Time, qp: QpId) -> Result<(), VerbsError>;
+
+    /// Posts to the send queue. In ERR it is taken and flushed.
+    fn post_send(&mut self, now: Time, qp: QpId, wr: &SendWr) -> Result<(), VerbsError>;
+    /// Posts to a QP's own receive queue.
+    fn post_recv(&mut self, qp: QpId, wr: &RecvWr) -> Result<(), VerbsError>;
+    /// Posts to a shared receive queue.
+    fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr) -> Result<(), VerbsError>;
+    /// Takes up to `into.len()` completions off a queue; gives how many.
+    fn poll_cq(&mut self, cq: CqId, into: &mut [Wc]) -> usize;
+    /// The next asynchronous event.
+    fn poll_event(&mut self) -> Option<AsyncEvent>;
+    /// When the peer of a connected QP last proved to be alive (a packet of it was accepted).
+    fn last_heard(&self, qp: QpId) -> Result<Time, VerbsError>;
+
+    /// Moves packets and timers: receives what has come, sends what is due. Gives the number of
+    /// packets (or other events) handled: zero means idle.
+    fn progress(&mut self, now: Time) -> usize;
+    /// When `progress` has something to do although nothing arrives.
+    fn next_deadline(&self) -> Time;
+    /// Descriptors that become readable when something arrives, for sleeping reactors.
+    fn wait_fds(&self) -> Vec<std::os::fd::RawFd>;
+}
+
+/// The service that a listener or a connection is for.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// RDMA-CM, port space TCP: an IP port; the REQ has the RDMA-CM header.
+    RdmaCm {
+        /// The service port.
+        port: u16,
+    },
+    /// Plain IB-CM: a 64-bit service id; private data begin at once.
+    IbCm {
+        /// The service id.
+        service_id: u64,
+    },
+}
+
+/// Opaque bytes of the consumer in a connection message.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub struct PrivateData {
+    bytes: [u8; MAX_PRIVATE_BYTES],
+    len: u8,
+}
+
+impl PrivateData {
+    /// No bytes.
+    pub const EMPTY: PrivateData = PrivateData { bytes: [0; MAX_PRIVATE_BYTES], len: 0 };
+
+    /// A copy of `bytes`; `None` if they are more than [`MAX_PRIVATE_BYTES`].
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let mut data = Self::EMPTY;
+        data.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        data.len = bytes.len() as u8;
+        Some(data)
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl std::fmt::Debug for PrivateData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PrivateData({} bytes)", self.len)
+    }
+}
+
+/// What a peer's connection request says.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ConnRequest {
+    /// Which service it wants.
+    pub service: Service,
+    /// The addresses: ours, as it addressed us, and the UDP source of the request.
+    pub path: Path,
+    /// GUID of the peer's channel adapter.
+    pub remote_guid: u64,
+    /// The peer's QP.
+    pub remote_qpn: Qpn,
+    /// The PSN with which *we* shall start sending.
+    pub send_psn: Psn,
+    /// Path MTU asked for.
+    pub path_mtu: PathMtu,
+    /// RDMA READs that the peer answers at a time: our `max_rd_atomic` at most.
+    pub responder_resources: u8,
+    /// RDMA READs that the peer wants in flight at us.
+    pub initiator_depth: u8,
+    /// Local ACK timeout code for our QP.
+    pub timeout_code: u8,
+    /// Retry count for our QP.
+    pub retry_count: u8,
+    /// RNR retry count for our QP.
+    pub rnr_retry: u8,
+}
+
+/// What we answer to a connection request, or what the peer answered to ours.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ConnReply {
+    /// The QP of the answering side.
+    pub qpn: Qpn,
+    /// The PSN with which the side that is *answered to* shall start sending.
+    pub starting_psn: Psn,
+    /// RDMA READs that the answering side answers at a time.
+    pub responder_resources: u8,
+    /// RDMA READs that the answering side will have in flight.
+    pub initiator_depth: u8,
+    /// RNR retry count for the QP of the side that is answered to.
+    pub rnr_retry: u8,
+}
+
+/// How we ask for a connection.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct ConnectAttr {
+    /// Which service at the peer.
+    pub service: Service,
+    /// The addresses.
+    pub path: Path,
+    /// Our QP, in INIT.
+    pub qpn: Qpn,
+    /// The PSN with which the *peer* shall start sending.
+    pub starting_psn: Psn,
+    /// Path MTU.
+    pub path_mtu: PathMtu,
+    /// RDMA READs that we answer at a time.
+    pub responder_resources: u8,
+    /// RDMA READs that we will have in flight.
+    pub initiator_depth: u8,
+    /// Retry count for the peer's QP.
+    pub retry_count: u8,
+    /// RNR retry count for the peer's QP.
+    pub rnr_retry: u8,
+    /// Consumer's bytes; at most 56 with RDMA-CM, 92 with IB-CM.
+    pub private_data: PrivateData,
+}
+
+/// Why a connection ended or never came to be.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ConnEnd {
+    /// The peer sent a REJ with this reason (IBTA table 107; 28 = consumer defined).
+    Rejected {
+        /// The reason code.
+        reason: u16,
+        /// The consumer's bytes.
+        private_data: PrivateData,
+    },
+    /// The peer did not answer within all retries.
+    Timeout,
+    /// The peer sent a DREQ.
+    PeerDisconnected,
+    /// Our DREQ was answered or ran out of retries.
+    Disconnected,
+    /// A new request came from the same GUID and QPN: the peer has forgotten this connection.
+    Replaced,
+}
+
+/// What the connection manager tells its consumer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum ConnEvent {
+    /// A peer asks; answer with `accept` or `reject`.
+    Request {
+        /// The new connection.
+        conn: ConnId,
+        /// The listener that took it.
+        listener: ListenerId,
+        /// What it says.
+        request: ConnRequest,
+        /// The consumer's bytes (without the RDMA-CM header).
+        private_data: PrivateData,
+    },
+    /// The peer accepted our request: move the QP to RTS, then call `established`.
+    Reply {
+        /// The connection.
+        conn: ConnId,
+        /// What it says.
+        reply: ConnReply,
+        /// Local ACK timeout code for our QP.
+        timeout_code: u8,
+        /// The consumer's bytes.
+        private_data: PrivateData,
+    },
+    /// The peer's RTU came: the passive side is established.
+    Established {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// The connection is over, its QP is to be drained. Comes once.
+    Ended {
+        /// The connection.
+        conn: ConnId,
+        /// Why.
+        why: ConnEnd,
+    },
+}
+
+/// How long a connection's numbers rest after its end, at least (time wait).
+pub const TIME_WAIT: Duration = Duration::from_millis(600);
+
+/// Connection management of the addresses of a device.
+pub trait Connections {
+    /// Accepts requests for `service` on `local` (every address of the device if `None`).
+    fn listen(&mut self, local: Option<IpAddr>, service: Service) -> Result<ListenerId, VerbsError>;
+    /// Ends a listener; its connections stay.
+    fn unlisten(&mut self, listener: ListenerId) -> Result<(), VerbsError>;
+    /// Asks a peer for a connection.
+    fn connect(&mut self, now: Time, attr: &ConnectAttr) -> Result<ConnId, VerbsError>;
+    /// Answers a request; `established` or an end follows as event.
+    fn accept(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        reply: &ConnReply,
+        private: &[u8],
+    ) -> Result<(), VerbsError>;
+    /// Refuses a request with a REJ reason and up to 148 bytes for the peer's consumer.
+    fn reject(&mut self, now: Time, conn: ConnId, reason: u16, private: &[u8]) -> Result<(), VerbsError>;
+    /// Active side: the QP is ready, send RTU. Passive side: data came before the RTU.
+    fn established(&mut self, now: Time, conn: ConnId) -> Result<(), VerbsError>;
+    /// Tells the peer by DREQ, through all retries; `Ended` follows.
+    fn disconnect(&mut self, now: Time, conn: ConnId) -> Result<(), VerbsError>;
+    /// The next event.
+    fn poll_conn(&mut self) -> Option<ConnEvent>;
+}

@@ -1,0 +1,13 @@
+//! Floor 0: bytes to values and back, for every format that travels.
+//!
+//! Only this floor knows offsets. It knows no rule of a protocol beyond what one packet can
+//! show by itself, and it does no I/O. Each format is a plain value with `parse` and `emit`;
+//! no input makes `parse` panic.
+//!
+//! * [`num`]: newtypes of the fields (PSN, QPN, keys)
+//! * `bth`, `ext`, `icrc`: RoCEv2 packets
+//! * `mad`, `cm`: connection management
+//! * `srp`: information units and descriptors
+//! * `scsi`: command descriptor blocks, sense data, VPD and mode pages
+
+pub mod num;
