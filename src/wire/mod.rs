@@ -10,4 +10,10 @@
 //! * `srp`: information units and descriptors
 //! * `scsi`: command descriptor blocks, sense data, VPD and mode pages
 
+pub(crate) mod be;
+pub mod bth;
+pub mod error;
+pub mod ext;
 pub mod num;
+
+pub use error::ParseError;
