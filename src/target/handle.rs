@@ -1,0 +1,483 @@
+//! How the control plane speaks to the shards: commands in, replies back, nothing shared.
+//!
+//! A [`Command`] reaches a shard's inbox by ring. The shard answers through the command's
+//! [`ReplySlot`] when it is done, maybe many turns later; the control plane waits, for a bounded
+//! time. A shard never waits for the control plane.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use super::access::InitiatorId;
+use super::snapshot::Snapshot;
+
+/// How long the control plane waits for an answer that needs no I/O of a peer.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// What a target is started with; fixed for its life.
+#[derive(Clone, Debug)]
+pub struct StartConfig {
+    /// One shard each: pinned to that core, or not pinned.
+    pub cores: Vec<Option<usize>>,
+    /// What a shard without work does.
+    pub idle: Idle,
+    /// Whether memory comes from huge pages.
+    pub hugepages: Hugepages,
+    /// The first configuration; carries the limits.
+    pub snapshot: Arc<Snapshot>,
+    /// Faults to inject into datagrams, both ways.
+    pub fault: Option<Fault>,
+}
+
+/// What a reactor without work does.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Idle {
+    /// It polls on.
+    Spin,
+    /// After so long without work it sleeps until a descriptor becomes ready.
+    Sleep {
+        /// How long it polls before that.
+        after: Duration,
+    },
+}
+
+impl Default for Idle {
+    fn default() -> Self {
+        Idle::Sleep { after: Duration::from_micros(50) }
+    }
+}
+
+/// Whether memory comes from huge pages.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Hugepages {
+    /// If there are any; else ordinary pages, with a log line.
+    #[default]
+    Auto,
+    /// No huge pages is an error.
+    Require,
+    /// Never.
+    Off,
+}
+
+/// Faults to inject into datagrams, each in parts per million of packets.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Fault {
+    /// Lost.
+    pub drop_ppm: u32,
+    /// Delivered twice.
+    pub duplicate_ppm: u32,
+    /// Delivered after a later one.
+    pub reorder_ppm: u32,
+    /// Delivered with a flipped bit.
+    pub corrupt_ppm: u32,
+    /// Seed of the choices.
+    pub seed: u64,
+}
+
+/// A session: the I_T nexus by its two port ids.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct SessionId {
+    /// Initiator port id.
+    pub initiator: InitiatorId,
+    /// Target port id.
+    pub target: [u8; 16],
+}
+
+/// What is asked of a shard.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Take this configuration; answer [`Reply::Done`] when no command admitted under the old
+    /// one conflicts with it any more.
+    Apply(Arc<Snapshot>),
+    /// Take part in serving this address and service port. Sent to shard 0 first and to the next
+    /// one when the one before has answered.
+    AddListener(SocketAddr),
+    /// Take no new logins there; sessions stay.
+    RemoveListener(SocketAddr),
+    /// Say which channels there are: [`Reply::Channels`].
+    Sessions,
+    /// Say how busy the shard is: [`Reply::Stats`].
+    Stats,
+    /// End the channels of this session: [`Reply::Count`] of channels told to go.
+    Disconnect(SessionId),
+    /// Take no new logins, end all channels when their commands are done, at the latest after
+    /// this time; then [`Reply::Count`] of commands that were cut off.
+    Drain(Duration),
+    /// Leave the reactor; [`Reply::Done`].
+    Stop,
+}
+
+/// A request and where its answer goes.
+#[derive(Debug)]
+pub struct Command {
+    /// What is asked.
+    pub request: Request,
+    /// Where the answer goes.
+    pub reply: ReplySlot,
+}
+
+/// Takes the one answer of one shard. Dropped without an answer it says [`Reply::Gone`].
+#[derive(Debug)]
+pub struct ReplySlot {
+    shard: usize,
+    to: Option<mpsc::Sender<(usize, Reply)>>,
+}
+
+impl ReplySlot {
+    /// Answers; never blocks. An asker that has given up is no error.
+    pub fn send(mut self, reply: Reply) {
+        if let Some(to) = self.to.take() {
+            let _ = to.send((self.shard, reply));
+        }
+    }
+}
+
+impl Drop for ReplySlot {
+    fn drop(&mut self) {
+        if let Some(to) = self.to.take() {
+            let _ = to.send((self.shard, Reply::Gone));
+        }
+    }
+}
+
+/// A shard's answer.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// Not done, nothing changed; the text says why.
+    Refused(String),
+    /// How many.
+    Count(usize),
+    /// The channels of this shard.
+    Channels(Vec<ChannelInfo>),
+    /// How the shard fares.
+    Stats(Box<ShardStats>),
+    /// The shard has ended.
+    Gone,
+}
+
+/// One channel of a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChannelInfo {
+    /// Of which session.
+    pub session: SessionId,
+    /// Its number in the session's order of logins.
+    pub index: u32,
+    /// The shard it lives on.
+    pub shard: usize,
+    /// Our queue pair.
+    pub qpn: u32,
+    /// Our address.
+    pub local: IpAddr,
+    /// The address that the peer's packets come from.
+    pub peer: IpAddr,
+    /// Its state in words: `live`, `draining`, ...
+    pub state: &'static str,
+    /// Credits granted to it.
+    pub credits: u32,
+    /// Commands in progress.
+    pub commands: u32,
+    /// Commands taken since login.
+    pub commands_total: u64,
+    /// Bytes read by the initiator since login.
+    pub read_bytes: u64,
+    /// Bytes written by the initiator since login.
+    pub written_bytes: u64,
+    /// The longest IU it may send, in bytes.
+    pub it_iu_bytes: u32,
+    /// Whether it may send immediate data.
+    pub immediate_data: bool,
+    /// Milliseconds since its login.
+    pub age_ms: u64,
+}
+
+/// A session with its channels, put together from all shards.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionInfo {
+    /// Which.
+    pub id: SessionId,
+    /// Its channels, by index.
+    pub channels: Vec<ChannelInfo>,
+}
+
+/// How a shard fares. Numbers since start unless said otherwise.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ShardStats {
+    /// Which shard.
+    pub shard: usize,
+    /// The core that its thread is pinned to.
+    pub core: Option<usize>,
+    /// The kernel's id of its thread.
+    pub tid: i32,
+    /// Clock ticks of turns that found work.
+    pub busy_ticks: u64,
+    /// Clock ticks of turns that found none, and of sleep.
+    pub idle_ticks: u64,
+    /// Clock ticks of a second.
+    pub ticks_hz: u64,
+    /// Names of its pollers.
+    pub pollers: Vec<String>,
+    /// Channels now.
+    pub channels: u32,
+    /// Commands in progress now.
+    pub tasks: u32,
+    /// Receive slots posted now.
+    pub recv_posted: u32,
+    /// Free chunks of the data arena now.
+    pub chunks_free: u32,
+    /// Everything that is counted, by name, e.g. `rx_bad_icrc`.
+    pub counters: Vec<(&'static str, u64)>,
+    /// I/O by device.
+    pub bdevs: Vec<BdevStats>,
+}
+
+/// What one shard did with one device since the shard opened it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BdevStats {
+    /// The device's name.
+    pub name: String,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Reads.
+    pub num_read_ops: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Writes.
+    pub num_write_ops: u64,
+    /// Bytes unmapped.
+    pub bytes_unmapped: u64,
+    /// Unmaps.
+    pub num_unmap_ops: u64,
+    /// Ticks spent in reads, summed.
+    pub read_latency_ticks: u64,
+    /// Ticks spent in writes, summed.
+    pub write_latency_ticks: u64,
+    /// Ticks spent in unmaps, summed.
+    pub unmap_latency_ticks: u64,
+}
+
+/// Why the target did not do what was asked.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HandleError {
+    /// A shard said no; its words.
+    #[error("{0}")]
+    Refused(String),
+    /// A shard did not answer in time.
+    #[error("shard {shard} did not answer {what} within {within:?}")]
+    Late {
+        /// Which shard.
+        shard: usize,
+        /// What was asked.
+        what: &'static str,
+        /// How long was waited.
+        within: Duration,
+    },
+    /// A shard has ended.
+    #[error("shard {shard} has ended")]
+    Gone {
+        /// Which shard.
+        shard: usize,
+    },
+}
+
+/// Puts a command into one shard's inbox; gives it back when the inbox is full.
+pub type CommandSink = Box<dyn Fn(Command) -> Result<(), Command> + Send + Sync>;
+
+struct Inner {
+    shards: Vec<CommandSink>,
+    /// Waits for the threads to end; taken by the first stop.
+    join: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    stopped: AtomicBool,
+}
+
+/// The running target, as the control plane sees it. Clones are the same target.
+#[derive(Clone)]
+pub struct TargetHandle {
+    inner: Arc<Inner>,
+}
+
+impl TargetHandle {
+    /// A target of these shards; `join` waits for their threads after they were told to stop.
+    pub fn new(shards: Vec<CommandSink>, join: Box<dyn FnOnce() + Send>) -> TargetHandle {
+        TargetHandle {
+            inner: Arc::new(Inner { shards, join: Mutex::new(Some(join)), stopped: AtomicBool::new(false) }),
+        }
+    }
+
+    /// How many shards it has.
+    pub fn shards(&self) -> usize {
+        self.inner.shards.len()
+    }
+
+    /// Gives `snapshot` to every shard and waits until all work by it.
+    pub fn apply(&self, snapshot: &Arc<Snapshot>) -> Result<(), HandleError> {
+        self.ask_all(&Request::Apply(snapshot.clone()), "a new configuration", ANSWER_WITHIN).map(drop)
+    }
+
+    /// Serves an address and service port, shard after shard. On an error no shard serves it.
+    pub fn add_listener(&self, listener: SocketAddr) -> Result<(), HandleError> {
+        for shard in 0..self.shards() {
+            let request = Request::AddListener(listener);
+            if let Err(error) = self.ask_one(shard, request, "a new listener", ANSWER_WITHIN) {
+                let _ = self.remove_listener(listener);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a listener on every shard; its sessions stay.
+    pub fn remove_listener(&self, listener: SocketAddr) -> Result<(), HandleError> {
+        let request = Request::RemoveListener(listener);
+        self.ask_all(&request, "the end of a listener", ANSWER_WITHIN).map(drop)
+    }
+
+    /// All sessions with their channels, sorted by id.
+    pub fn sessions(&self) -> Result<Vec<SessionInfo>, HandleError> {
+        let replies = self.ask_all(&Request::Sessions, "for its sessions", ANSWER_WITHIN)?;
+        let channels = replies.into_iter().flat_map(|reply| match reply {
+            Reply::Channels(channels) => channels,
+            _ => Vec::new(),
+        });
+        Ok(gather_sessions(channels.collect()))
+    }
+
+    /// How each shard fares, in their order.
+    pub fn shard_stats(&self) -> Result<Vec<ShardStats>, HandleError> {
+        let replies = self.ask_all(&Request::Stats, "for its statistics", ANSWER_WITHIN)?;
+        let stats = replies.into_iter().filter_map(|reply| match reply {
+            Reply::Stats(stats) => Some(*stats),
+            _ => None,
+        });
+        Ok(stats.collect())
+    }
+
+    /// Ends a session; gives how many channels it had.
+    pub fn disconnect_session(&self, session: SessionId) -> Result<usize, HandleError> {
+        let replies = self.ask_all(&Request::Disconnect(session), "the end of a session", ANSWER_WITHIN)?;
+        Ok(replies.iter().map(count).sum())
+    }
+
+    /// Lets commands in progress end, at most for `within`, then ends all channels. Gives how
+    /// many commands were cut off.
+    pub fn drain(&self, within: Duration) -> Result<usize, HandleError> {
+        // A shard that keeps its deadline needs a moment more for the last answers.
+        let wait = within + Duration::from_secs(1);
+        let replies = self.ask_all(&Request::Drain(within), "the drain", wait)?;
+        Ok(replies.iter().map(count).sum())
+    }
+
+    /// Ends the reactors and waits for their threads. Only the first call does anything.
+    pub fn stop(&self) -> Result<(), HandleError> {
+        if self.inner.stopped.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.ask_all(&Request::Stop, "the stop", ANSWER_WITHIN)?;
+        let join = self.inner.join.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(join) = join {
+            join();
+        }
+        Ok(())
+    }
+
+    /// Asks one shard.
+    fn ask_one(
+        &self,
+        shard: usize,
+        request: Request,
+        what: &'static str,
+        within: Duration,
+    ) -> Result<Reply, HandleError> {
+        self.gather(std::iter::once(shard), &request, what, within).map(|mut replies| replies.remove(0))
+    }
+
+    /// Asks every shard at once; gives the answers in the shards' order.
+    fn ask_all(
+        &self,
+        request: &Request,
+        what: &'static str,
+        within: Duration,
+    ) -> Result<Vec<Reply>, HandleError> {
+        self.gather(0..self.shards(), request, what, within)
+    }
+
+    fn gather(
+        &self,
+        shards: impl Iterator<Item = usize>,
+        request: &Request,
+        what: &'static str,
+        within: Duration,
+    ) -> Result<Vec<Reply>, HandleError> {
+        let deadline = Instant::now() + within;
+        let (to, answers) = mpsc::channel();
+        let mut waiting: Vec<usize> = Vec::new();
+        for shard in shards {
+            let reply = ReplySlot { shard, to: Some(to.clone()) };
+            self.send(shard, Command { request: request.clone(), reply }, what, deadline, within)?;
+            waiting.push(shard);
+        }
+        let mut replies: Vec<(usize, Reply)> = Vec::with_capacity(waiting.len());
+        while !waiting.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok((shard, reply)) = answers.recv_timeout(left) else {
+                return Err(HandleError::Late { shard: waiting[0], what, within });
+            };
+            waiting.retain(|&other| other != shard);
+            replies.push((shard, reply));
+        }
+        replies.sort_by_key(|&(shard, _)| shard);
+        replies
+            .into_iter()
+            .map(|(shard, reply)| match reply {
+                Reply::Refused(why) => Err(HandleError::Refused(why)),
+                // What has ended has stopped.
+                Reply::Gone if matches!(request, Request::Stop) => Ok(Reply::Done),
+                Reply::Gone => Err(HandleError::Gone { shard }),
+                reply => Ok(reply),
+            })
+            .collect()
+    }
+
+    /// Puts a command into an inbox, again and again while it is full.
+    fn send(
+        &self,
+        shard: usize,
+        mut command: Command,
+        what: &'static str,
+        deadline: Instant,
+        within: Duration,
+    ) -> Result<(), HandleError> {
+        loop {
+            let Err(back) = self.inner.shards[shard](command) else { return Ok(()) };
+            if Instant::now() >= deadline {
+                let mut reply = back.reply;
+                reply.to = None;
+                return Err(HandleError::Late { shard, what, within });
+            }
+            command = back;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn count(reply: &Reply) -> usize {
+    match reply {
+        Reply::Count(count) => *count,
+        _ => 0,
+    }
+}
+
+/// Puts the channels of all shards together to sessions, sorted.
+fn gather_sessions(mut channels: Vec<ChannelInfo>) -> Vec<SessionInfo> {
+    channels.sort_by_key(|channel| (channel.session, channel.index, channel.shard, channel.qpn));
+    let mut sessions: Vec<SessionInfo> = Vec::new();
+    for channel in channels {
+        match sessions.last_mut() {
+            Some(last) if last.id == channel.session => last.channels.push(channel),
+            _ => sessions.push(SessionInfo { id: channel.session, channels: vec![channel] }),
+        }
+    }
+    sessions
+}
