@@ -17,3 +17,4 @@ pub mod ext;
 pub mod num;
 
 pub use error::ParseError;
+pub mod srp;
