@@ -2,6 +2,8 @@
 //!
 //! It knows every floor below and how a person types; nothing below knows it.
 
+pub mod units;
+
 use std::process::ExitCode;
 
 /// Runs the command line of this process.
