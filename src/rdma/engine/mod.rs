@@ -1,1 +1,31 @@
-//! Floor 2, sans-io: the reliable-connection engine: queue pairs, memory regions, queues, timers.
+//! Floor 2, sans-io: the reliable-connection engine of one shard.
+//!
+//! It knows the transport rules of RC (IBTA vol. 1, chapters 9 to 11, as Linux's rxe and rdmavt
+//! practise them): protection domains, memory regions, queues, queue pairs, requester, responder,
+//! retries. It must not know sockets, threads, clocks, the ICRC, the GSI (QPN 1), connection
+//! management, or what travels in a SEND. Time and randomness come in as arguments, packets go
+//! out through a [`Sink`].
+//!
+//! [`Engine`] has the verbs of `rdma::verbs::Device` as inherent methods, and four more for the
+//! provider that moves packets: [`Engine::receive`] for each packet of a batch,
+//! [`Engine::end_batch`] after it, [`Engine::transmit`] while the socket has room,
+//! [`Engine::handle_timeout`] when [`Engine::deadline`] has passed.
+//!
+//! * [`config`], [`counters`], [`transmit`]: what the provider sees
+//! * `mr`, `cq`, `srq`, `qpn`, `timers`: tables and queues
+//! * `device`: the verbs
+
+pub mod config;
+pub mod counters;
+mod cq;
+mod device;
+mod mr;
+mod qpn;
+mod srq;
+mod timers;
+pub mod transmit;
+
+pub use config::EngineConfig;
+pub use counters::Counters;
+pub use device::Engine;
+pub use transmit::{Outgoing, Piece, Sink};

@@ -1,0 +1,52 @@
+//! What an engine counts.
+
+/// Plain counters of an [`Engine`](super::Engine) since its start; they only grow.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets taken in, whatever became of them.
+    pub packets_in: u64,
+    /// Packets handed out.
+    pub packets_out: u64,
+    /// Payload bytes of SENDs, WRITEs and READ responses that landed in memory.
+    pub bytes_in: u64,
+    /// Payload bytes handed out.
+    pub bytes_out: u64,
+    /// Request packets handed out again, READ requests among them.
+    pub retransmissions: u64,
+    /// Times that the ACK timeout passed and sending went back.
+    pub timeouts: u64,
+    /// ACKs sent.
+    pub acks_out: u64,
+    /// NAKs "PSN sequence error" sent.
+    pub sequence_naks_out: u64,
+    /// RNR NAKs sent.
+    pub rnr_naks_out: u64,
+    /// NAKs of other kinds sent: each ends a connection.
+    pub fatal_naks_out: u64,
+    /// NAKs "PSN sequence error" that came.
+    pub sequence_naks_in: u64,
+    /// RNR NAKs that came.
+    pub rnr_naks_in: u64,
+    /// NAKs of other kinds that came.
+    pub fatal_naks_in: u64,
+    /// Duplicate requests that came.
+    pub duplicate_requests: u64,
+    /// READ responses that showed a gap: data was lost.
+    pub read_gaps: u64,
+    /// Packets dropped: too short, a bad length, opcode or header.
+    pub dropped_malformed: u64,
+    /// Packets dropped: no such QPN.
+    pub dropped_unknown_qpn: u64,
+    /// Packets dropped: the partition key is not ours.
+    pub dropped_pkey: u64,
+    /// Packets dropped: not from the peer's address, or not to ours.
+    pub dropped_wrong_peer: u64,
+    /// Packets dropped: the queue pair's state takes none.
+    pub dropped_state: u64,
+    /// Requests dropped: they come behind a gap that was already reported.
+    pub dropped_out_of_order: u64,
+    /// Responses dropped: old, or to nothing that was asked.
+    pub dropped_stale_responses: u64,
+    /// Completions lost because their queue was full.
+    pub completions_lost: u64,
+}

@@ -1,0 +1,71 @@
+//! Packets on their way out: what the provider gets.
+
+use reactors::memory::Region;
+
+use crate::rdma::verbs::Path;
+use crate::wire::num::Qpn;
+
+/// A piece of payload that still lies in its memory region.
+#[derive(Copy, Clone, Debug)]
+pub struct Piece<'a> {
+    /// The region.
+    pub region: &'a Region,
+    /// Where the piece begins, in bytes from the region's start.
+    pub offset: usize,
+    /// How long it is.
+    pub len_bytes: usize,
+}
+
+/// A packet to be sent. Only the ICRC is missing: it needs addresses, ports and the place of the
+/// packet in its train, which the provider knows.
+#[derive(Copy, Clone, Debug)]
+pub struct Outgoing<'a> {
+    /// From which of our addresses to which peer.
+    pub path: &'a Path,
+    /// The destination QPN that the header names.
+    pub dest_qpn: Qpn,
+    /// BTH and extension headers.
+    pub header: &'a [u8],
+    /// The payload, piece after piece; lies still until the call ends.
+    pub payload: &'a [Piece<'a>],
+    /// Zero bytes to send after the payload, 0..=3; the BTH says so too.
+    pub pad: u8,
+    /// Whether this packet was sent before: then it goes in a datagram of its own.
+    pub retransmission: bool,
+}
+
+impl Outgoing<'_> {
+    /// Bytes of the payload without pad.
+    pub fn payload_bytes(&self) -> usize {
+        self.payload.iter().map(|piece| piece.len_bytes).sum()
+    }
+
+    /// Bytes of header, payload and pad: what [`copy_to`](Self::copy_to) writes.
+    pub fn len_bytes(&self) -> usize {
+        self.header.len() + self.payload_bytes() + usize::from(self.pad)
+    }
+
+    /// Writes header, payload and pad to `out` and gives the number of bytes.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`len_bytes`](Self::len_bytes).
+    pub fn copy_to(&self, out: &mut [u8]) -> usize {
+        let (header, mut rest) = out.split_at_mut(self.header.len());
+        header.copy_from_slice(self.header);
+        for piece in self.payload {
+            let (bytes, after) = rest.split_at_mut(piece.len_bytes);
+            piece.region.read(piece.offset, bytes).expect("pieces lie within their region");
+            rest = after;
+        }
+        rest[..usize::from(self.pad)].fill(0);
+        self.len_bytes()
+    }
+}
+
+/// Where packets go: a provider's packer of trains.
+pub trait Sink {
+    /// Whether one more packet is taken. `false` ends [`transmit`](super::Engine::transmit).
+    fn has_room(&self) -> bool;
+    /// Takes a packet; the payload must be read before this returns.
+    fn packet(&mut self, out: &Outgoing<'_>);
+}
