@@ -1,12 +1,16 @@
 //! What a block device is, and the queue that one thread drives it by.
 
-use std::os::fd::RawFd;
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 use reactors::memory::Region;
 use reactors::time::Time;
 use uuid::Uuid;
 
-use crate::io::{Completion, Io, IoId, RegionId, SubmitError};
+use crate::OpenError;
+use crate::io::{Completion, Io, IoId, Op, RegionId, SubmitError};
+use crate::stats::IoStats;
 
 /// Size and manners of a device.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -38,10 +42,21 @@ impl Geometry {
     pub const fn len_bytes(&self) -> u64 {
         self.blocks * self.block_bytes as u64
     }
+
+    /// Whether the device does operations of this kind.
+    pub const fn supports(&self, op: Op) -> bool {
+        match op {
+            Op::Read | Op::Flush => true,
+            Op::Write { .. } => !self.read_only,
+            Op::Unmap => self.unmap && !self.read_only,
+            Op::WriteZeroes => self.write_zeroes && !self.read_only,
+        }
+    }
 }
 
-/// A block device: shared between threads, each of which opens a queue of its own.
-pub trait Bdev: Send + Sync {
+/// A block device: shared between threads, each of which opens a queue of its own. Whoever must
+/// know which one it is upcasts to [`Any`].
+pub trait Bdev: Any + Send + Sync {
     /// Its name in the registry.
     fn name(&self) -> &str;
     /// Its kind as SPDK's `bdev_get_bdevs` would call it, e.g. `URING disk`.
@@ -50,17 +65,50 @@ pub trait Bdev: Send + Sync {
     fn uuid(&self) -> Uuid;
     /// Its present geometry. The number of blocks may change while it is in use.
     fn geometry(&self) -> Geometry;
-    /// Opens a queue of at most `depth` operations for the calling thread.
-    fn open_queue(&self, depth: usize) -> Result<Box<dyn BlockQueue>, crate::OpenError>;
+
+    /// Counts up with every change of the geometry, so that a cached copy knows it is old.
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    /// The file or device that holds the data, if there is one.
+    fn backing(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Looks again how large the backing store is, and takes that over. Devices without one
+    /// answer what they are.
+    fn rescan(&self) -> Result<Geometry, OpenError> {
+        Ok(self.geometry())
+    }
+
+    /// Changes the size to `blocks`. Operations beyond a new end that are under way still
+    /// complete.
+    fn resize(&self, blocks: u64) -> Result<Geometry, OpenError> {
+        let _ = blocks;
+        Err(OpenError::new(self.name(), format_args!("a {} cannot be resized", self.product())))
+    }
+
+    /// What all queues of this device have done so far.
+    fn stats(&self) -> IoStats;
+
+    /// Opens a queue of at most `depth` operations for the calling thread, which alone may use
+    /// it.
+    fn open_queue(&self, depth: usize) -> Result<Box<dyn BlockQueue>, OpenError>;
 }
 
 /// One thread's way to one device.
+///
+/// Before a queue is dropped its operations are to be cancelled and polled until
+/// [`in_flight`](Self::in_flight) is zero. A queue that is dropped earlier gives up its memory to
+/// whatever the kernel still does with it, rather than free it: correct, and wasteful.
 pub trait BlockQueue {
     /// Makes `region` known for buffers; the queue keeps it alive. Registers it with the kernel
-    /// where that helps and is allowed.
-    fn register(&mut self, region: &Region) -> Result<RegionId, crate::OpenError>;
+    /// where that helps and is allowed. The same region again gives the same id.
+    fn register(&mut self, region: &Region) -> Result<RegionId, OpenError>;
 
-    /// Takes `io`; it starts at the latest with the next [`poll`](Self::poll).
+    /// Takes `io`; it starts at the latest with the next [`poll`](Self::poll). What the device
+    /// cannot do (a write where it is read-only) is taken and completes with an error.
     fn submit(&mut self, io: Io) -> Result<(), SubmitError>;
 
     /// Asks that the operation end soon. It still completes exactly once, as `Cancelled` if it
@@ -75,7 +123,7 @@ pub trait BlockQueue {
     fn in_flight(&self) -> usize;
 
     /// A descriptor that becomes readable when completions wait, for sleeping reactors.
-    fn wait_fd(&self) -> Option<RawFd>;
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// When the next poll has something to do without any descriptor becoming ready.
     fn next_deadline(&self) -> Time {

@@ -32,6 +32,17 @@ pub enum Op {
 }
 
 impl Op {
+    /// What kind of operation this is.
+    pub const fn kind(self) -> OpKind {
+        match self {
+            Op::Read => OpKind::Read,
+            Op::Write { .. } => OpKind::Write,
+            Op::Flush => OpKind::Flush,
+            Op::Unmap => OpKind::Unmap,
+            Op::WriteZeroes => OpKind::WriteZeroes,
+        }
+    }
+
     /// Whether this operation has a buffer.
     pub const fn has_buffer(self) -> bool {
         matches!(self, Op::Read | Op::Write { .. })
@@ -40,6 +51,46 @@ impl Op {
     /// Whether this operation changes data.
     pub const fn is_write(self) -> bool {
         matches!(self, Op::Write { .. } | Op::Unmap | Op::WriteZeroes)
+    }
+}
+
+/// Kinds of operation: what statistics, latencies and injected errors are kept by.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum OpKind {
+    /// [`Op::Read`].
+    Read,
+    /// [`Op::Write`].
+    Write,
+    /// [`Op::Flush`].
+    Flush,
+    /// [`Op::Unmap`].
+    Unmap,
+    /// [`Op::WriteZeroes`].
+    WriteZeroes,
+}
+
+impl OpKind {
+    /// How many kinds there are.
+    pub const COUNT: usize = 5;
+
+    /// All kinds, in the order of [`index`](Self::index).
+    pub const ALL: [OpKind; Self::COUNT] =
+        [OpKind::Read, OpKind::Write, OpKind::Flush, OpKind::Unmap, OpKind::WriteZeroes];
+
+    /// 0..[`COUNT`](Self::COUNT): for tables by kind.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Its name as SPDK's `io_type`, e.g. `write_zeroes`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OpKind::Read => "read",
+            OpKind::Write => "write",
+            OpKind::Flush => "flush",
+            OpKind::Unmap => "unmap",
+            OpKind::WriteZeroes => "write_zeroes",
+        }
     }
 }
 
@@ -125,4 +176,11 @@ pub struct OpenError {
     pub what: String,
     /// What was wrong with it, with the value found, and what to do.
     pub why: String,
+}
+
+impl OpenError {
+    /// `what` could not be opened because of `why`.
+    pub fn new(what: impl fmt::Display, why: impl fmt::Display) -> OpenError {
+        OpenError { what: what.to_string(), why: why.to_string() }
+    }
 }

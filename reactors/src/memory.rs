@@ -8,9 +8,11 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::fmt;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::{fmt, io};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// The size to which regions are aligned, in bytes.
 pub const PAGE_BYTES: usize = 4096;
@@ -27,11 +29,16 @@ pub struct OutOfBounds {
     pub region_bytes: usize,
 }
 
+/// Takes back the memory of a region, by its first byte and its length in bytes.
+pub type Release = Box<dyn FnOnce(NonNull<u8>, usize) + Send>;
+
 struct Inner {
     start: NonNull<u8>,
     len_bytes: usize,
+    /// Private anonymous memory, whose pages can be given back one by one.
+    anonymous: bool,
     /// Gives the memory back.
-    release: Option<Box<dyn FnOnce(NonNull<u8>, usize) + Send>>,
+    release: Option<Release>,
 }
 
 // SAFETY: the memory belongs to no thread. All access goes through raw-pointer copies that are
@@ -73,19 +80,31 @@ impl Region {
         unsafe { Region::from_raw(start, len_bytes, Box::new(release)) }
     }
 
+    /// A zeroed region of `len_bytes` that costs memory only where it is touched: for large and
+    /// sparse things. The error is the kernel's, which refuses what it could never give.
+    pub fn anonymous(len_bytes: usize) -> io::Result<Region> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: the kernel picks an address that is free.
+        let start = unsafe { mmap_anonymous(null_mut(), len_bytes, protection, flags) }?;
+        let start = NonNull::new(start.cast()).expect("a mapping is not at address zero");
+        let release = |start: NonNull<u8>, len_bytes| {
+            // SAFETY: mapped above with this length; the last owner is gone.
+            let unmapped = unsafe { munmap(start.as_ptr().cast(), len_bytes) };
+            debug_assert!(unmapped.is_ok());
+        };
+        let release = Some(Box::new(release) as _);
+        Ok(Region { inner: Arc::new(Inner { start, len_bytes, anonymous: true, release }) })
+    }
+
     /// Takes over `len_bytes` of memory at `start`; `release` is called once, after the last
     /// clone is gone.
     ///
     /// # Safety
     /// The memory must be valid for reads and writes, initialised, aligned to [`PAGE_BYTES`] and
     /// owned by nobody else until `release` is called.
-    pub unsafe fn from_raw(
-        start: NonNull<u8>,
-        len_bytes: usize,
-        release: Box<dyn FnOnce(NonNull<u8>, usize) + Send>,
-    ) -> Region {
+    pub unsafe fn from_raw(start: NonNull<u8>, len_bytes: usize, release: Release) -> Region {
         debug_assert_eq!(start.as_ptr() as usize % PAGE_BYTES, 0);
-        Region { inner: Arc::new(Inner { start, len_bytes, release: Some(release) }) }
+        Region { inner: Arc::new(Inner { start, len_bytes, anonymous: false, release: Some(release) }) }
     }
 
     /// The region's length in bytes.
@@ -140,6 +159,24 @@ impl Region {
         // SAFETY: in bounds.
         unsafe { std::ptr::write_bytes(at.as_ptr(), value, len_bytes) };
         Ok(())
+    }
+
+    /// Sets `len_bytes` at `offset` to zero. Whole pages of an [`anonymous`](Self::anonymous)
+    /// region go back to the kernel.
+    pub fn clear(&self, offset: usize, len_bytes: usize) -> Result<(), OutOfBounds> {
+        self.raw(offset, len_bytes)?;
+        let end = offset + len_bytes;
+        let (first, last) = (offset.next_multiple_of(PAGE_BYTES), end / PAGE_BYTES * PAGE_BYTES);
+        if self.inner.anonymous && first < last {
+            let at = self.raw(first, last - first)?;
+            // SAFETY: whole pages within a private anonymous mapping of ours; they read as zeroes
+            // afterwards. No Rust reference into a region outlives a call.
+            if unsafe { madvise(at.as_ptr().cast(), last - first, Advice::LinuxDontNeed) }.is_ok() {
+                self.fill(offset, first - offset, 0)?;
+                return self.fill(last, end - last, 0);
+            }
+        }
+        self.fill(offset, len_bytes, 0)
     }
 
     /// Copies `len_bytes` from `offset` of this region to `to_offset` of `to`.
@@ -210,6 +247,22 @@ mod tests {
         let mut back = [0; 2];
         region.read(PAGE_BYTES - 2, &mut back).unwrap();
         assert_eq!(&back, b"ab");
+    }
+
+    #[test]
+    fn clearing_touches_its_range_and_no_more() {
+        for region in [Region::heap(4 * PAGE_BYTES), Region::anonymous(4 * PAGE_BYTES).unwrap()] {
+            let len_bytes = region.len_bytes();
+            for (offset, end) in [(100, 3 * PAGE_BYTES + 1), (PAGE_BYTES, 2 * PAGE_BYTES), (7, 9), (5, 5)] {
+                region.fill(0, len_bytes, 0xa5).unwrap();
+                region.clear(offset, end - offset).unwrap();
+                let zeroes = |bytes: &[u8]| {
+                    bytes.iter().enumerate().all(|(at, &byte)| (byte == 0) == (offset..end).contains(&at))
+                };
+                assert!(region.with_bytes(0, len_bytes, zeroes).unwrap(), "{offset}..{end} of {region:?}");
+            }
+            assert!(region.clear(1, len_bytes).is_err());
+        }
     }
 
     #[test]

@@ -1,0 +1,206 @@
+//! A disk in memory: for tests, demonstrations, and data that may go with the process.
+//!
+//! Memory is taken as blocks are written; unmapped blocks give it back. Operations are done when
+//! they are submitted, so nothing is ever cancelled and a flush has nothing to do. Threads that
+//! write one block at the same time leave either's bytes there, or some of both.
+
+use std::os::fd::BorrowedFd;
+
+use reactors::memory::{OutOfBounds, Region};
+use reactors::time::Time;
+use uuid::Uuid;
+
+use crate::check::{Regions, admit, blocks_of};
+use crate::device::{Bdev, BlockQueue, Geometry};
+use crate::instant::Instant;
+use crate::io::{Completion, Io, IoError, IoId, Op, OpenError, RegionId, SubmitError};
+use crate::stats::{DeviceStats, IoStats};
+
+/// What a memory disk shall be.
+#[derive(Clone, Debug)]
+pub struct MallocOptions {
+    /// Its size in bytes: a multiple of the block size.
+    pub len_bytes: u64,
+    /// Bytes of a block: 512 or 4096.
+    pub block_bytes: u32,
+    /// Refuse writes. The disk reads as zeroes.
+    pub read_only: bool,
+    /// Its identity; random if none is given, since the data is new too.
+    pub uuid: Option<Uuid>,
+}
+
+/// A disk in memory.
+pub struct MallocBdev {
+    name: String,
+    uuid: Uuid,
+    geometry: Geometry,
+    data: Region,
+    stats: DeviceStats,
+}
+
+impl MallocBdev {
+    /// A disk of zeroes.
+    pub fn create(name: &str, options: &MallocOptions) -> Result<MallocBdev, OpenError> {
+        let len_bytes = options.len_bytes;
+        let blocks = blocks_of(name, len_bytes, options.block_bytes)?;
+        let too_large = |error: &dyn std::fmt::Display| {
+            let why =
+                format!("no address space for a memory disk of {len_bytes} bytes ({error}); make it smaller");
+            OpenError::new(name, why)
+        };
+        let len = usize::try_from(len_bytes).map_err(|error| too_large(&error))?;
+        let data = Region::anonymous(len).map_err(|error| too_large(&error))?;
+        let geometry = Geometry {
+            block_bytes: options.block_bytes,
+            blocks,
+            physical_block_exponent: 0,
+            buffer_align_bytes: 1,
+            read_only: options.read_only,
+            write_cache: false,
+            unmap: true,
+            unmap_reads_zeroes: true,
+            write_zeroes: true,
+            rotational: false,
+        };
+        let uuid = options.uuid.unwrap_or_else(Uuid::new_v4);
+        Ok(MallocBdev { name: name.to_owned(), uuid, geometry, data, stats: DeviceStats::default() })
+    }
+}
+
+impl Bdev for MallocBdev {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn product(&self) -> &'static str {
+        "Malloc disk"
+    }
+
+    fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn stats(&self) -> IoStats {
+        self.stats.read()
+    }
+
+    fn open_queue(&self, depth: usize) -> Result<Box<dyn BlockQueue>, OpenError> {
+        Ok(Box::new(MallocQueue {
+            geometry: self.geometry,
+            data: self.data.clone(),
+            regions: Regions::new(),
+            instant: Instant::new(depth, self.stats.open_queue()),
+        }))
+    }
+}
+
+struct MallocQueue {
+    geometry: Geometry,
+    data: Region,
+    regions: Regions,
+    instant: Instant,
+}
+
+impl MallocQueue {
+    /// Does what was found valid.
+    #[inline]
+    fn execute(&self, io: &Io) -> Result<(), OutOfBounds> {
+        // The device was mapped with its length as a `usize`, and `io` lies within it.
+        let (at, len) = (io.offset_bytes as usize, io.len_bytes as usize);
+        let Some(buffer) = self.regions.get(io.region).filter(|_| io.op.has_buffer()) else {
+            return match io.op {
+                Op::Unmap | Op::WriteZeroes => self.data.clear(at, len),
+                Op::Read | Op::Write { .. } | Op::Flush => Ok(()),
+            };
+        };
+        match io.op {
+            Op::Read => self.data.copy_to(at, buffer, io.region_offset, len),
+            _ => buffer.copy_to(io.region_offset, &self.data, at, len),
+        }
+    }
+}
+
+impl BlockQueue for MallocQueue {
+    fn register(&mut self, region: &Region) -> Result<RegionId, OpenError> {
+        self.regions.add(region)
+    }
+
+    fn submit(&mut self, io: Io) -> Result<(), SubmitError> {
+        self.instant.has_room()?;
+        let result = match admit(&io, &self.geometry, &self.regions)? {
+            Ok(()) => self.execute(&io).map_err(|OutOfBounds { .. }| IoError::Truncated),
+            Err(error) => Err(error),
+        };
+        self.instant.push(&io, result);
+        Ok(())
+    }
+
+    fn cancel(&mut self, _id: IoId) {}
+
+    fn poll(&mut self, now: Time, completions: &mut Vec<Completion>) {
+        self.instant.poll(now, completions);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.instant.len()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn next_deadline(&self) -> Time {
+        self.instant.next_deadline()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Driver;
+
+    fn disk(len_bytes: u64) -> Result<MallocBdev, OpenError> {
+        MallocBdev::create("m0", &MallocOptions { len_bytes, block_bytes: 512, read_only: false, uuid: None })
+    }
+
+    #[test]
+    fn gigabytes_cost_nothing_until_written() {
+        let disk = disk(2 << 30).unwrap();
+        let mut driver = Driver::open(&disk, 4);
+        let far = (2 << 30) - 4096;
+        driver.write(far, &[7; 4096]).unwrap();
+        assert_eq!(driver.read(far, 4096).unwrap(), [7; 4096]);
+        driver.run(Op::Unmap, 0, 2 << 30).unwrap();
+        assert_eq!(driver.read(far, 4096).unwrap(), [0; 4096]);
+    }
+
+    #[test]
+    fn a_size_that_no_machine_has_is_an_error_that_says_so() {
+        let error = disk(1 << 60).map(|_| ()).unwrap_err().to_string();
+        assert!(
+            error.starts_with("m0: no address space for a memory disk of 1152921504606846976 bytes"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn threads_see_one_disk() {
+        let disk = disk(1 << 20).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4_u8 {
+                let disk = &disk;
+                scope.spawn(move || {
+                    let mut driver = Driver::open(disk, 4);
+                    driver.write(u64::from(thread) * 512, &[thread + 1; 512]).unwrap();
+                });
+            }
+        });
+        let all = Driver::open(&disk, 1).read(0, 2048).unwrap();
+        assert!((0..4).all(|thread| all[thread * 512..][..512] == [thread as u8 + 1; 512]));
+        assert_eq!(disk.stats().of(crate::OpKind::Write).bytes, 2048);
+    }
+}
