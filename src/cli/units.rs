@@ -6,7 +6,9 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use crate::target::handle::{Fault, Hugepages, Idle};
+use reactors::reactor::Idle;
+
+use crate::target::handle::{Fault, Hugepages};
 
 /// A size in bytes: a number, then nothing or `k`, `K`, `M`, `G`, `T` for powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {

@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use reactors::reactor::Idle;
+use reactors::stats::ReactorReading;
+
 use super::access::InitiatorId;
 use super::snapshot::Snapshot;
 
@@ -28,24 +31,6 @@ pub struct StartConfig {
     pub snapshot: Arc<Snapshot>,
     /// Faults to inject into datagrams, both ways.
     pub fault: Option<Fault>,
-}
-
-/// What a reactor without work does.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Idle {
-    /// It polls on.
-    Spin,
-    /// After so long without work it sleeps until a descriptor becomes ready.
-    Sleep {
-        /// How long it polls before that.
-        after: Duration,
-    },
-}
-
-impl Default for Idle {
-    fn default() -> Self {
-        Idle::Sleep { after: Duration::from_micros(50) }
-    }
 }
 
 /// Whether memory comes from huge pages.
@@ -211,12 +196,8 @@ pub struct ShardStats {
     pub core: Option<usize>,
     /// The kernel's id of its thread.
     pub tid: i32,
-    /// Clock ticks of turns that found work.
-    pub busy_ticks: u64,
-    /// Clock ticks of turns that found none, and of sleep.
-    pub idle_ticks: u64,
-    /// Clock ticks of a second.
-    pub ticks_hz: u64,
+    /// What its reactor did.
+    pub reactor: ReactorReading,
     /// Names of its pollers.
     pub pollers: Vec<String>,
     /// Channels now.
@@ -229,33 +210,6 @@ pub struct ShardStats {
     pub chunks_free: u32,
     /// Everything that is counted, by name, e.g. `rx_bad_icrc`.
     pub counters: Vec<(&'static str, u64)>,
-    /// I/O by device.
-    pub bdevs: Vec<BdevStats>,
-}
-
-/// What one shard did with one device since the shard opened it.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct BdevStats {
-    /// The device's name.
-    pub name: String,
-    /// Bytes read.
-    pub bytes_read: u64,
-    /// Reads.
-    pub num_read_ops: u64,
-    /// Bytes written.
-    pub bytes_written: u64,
-    /// Writes.
-    pub num_write_ops: u64,
-    /// Bytes unmapped.
-    pub bytes_unmapped: u64,
-    /// Unmaps.
-    pub num_unmap_ops: u64,
-    /// Ticks spent in reads, summed.
-    pub read_latency_ticks: u64,
-    /// Ticks spent in writes, summed.
-    pub write_latency_ticks: u64,
-    /// Ticks spent in unmaps, summed.
-    pub unmap_latency_ticks: u64,
 }
 
 /// Why the target did not do what was asked.
