@@ -14,7 +14,9 @@ pub(crate) mod be;
 pub mod bth;
 pub mod error;
 pub mod ext;
+pub mod icrc;
 pub mod num;
+pub mod packet;
 
 pub use error::ParseError;
 pub mod srp;
