@@ -5,5 +5,6 @@
 
 pub mod access;
 pub mod handle;
+pub mod identity;
 pub mod limits;
 pub mod snapshot;
