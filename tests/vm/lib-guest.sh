@@ -1,0 +1,91 @@
+# Helpers for the guest part of a scenario. Every guest script begins with `set -Eeuo pipefail` and this file.
+# shellcheck shell=bash
+
+ADD_TARGET=/sys/class/infiniband_srp/srp-rxe0-1/add_target
+
+trap 'echo "FAIL: status $? of: $BASH_COMMAND"' ERR
+fail() { trap - ERR; echo "FAIL: $*"; exit 1; }
+# eventually SECONDS COMMAND... : waits until the command succeeds.
+eventually() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ $SECONDS -lt $end ] || return 1
+        sleep .1
+    done
+}
+# expect WHAT GOT WANTED
+expect() { [ "$2" = "$3" ] || fail "$1: got '$2', wanted '$3'"; }
+
+# rxe_up : makes rxe0 on eth0 and waits until its port is active.
+rxe_up() {
+    [ -e /sys/class/infiniband/rxe0 ] && return
+    modprobe -a rdma_rxe ib_umad rdma_ucm ib_uverbs
+    rdma link add rxe0 type rxe netdev eth0
+    eventually 10 grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state || fail "rxe0 does not become active"
+}
+# load_srp [MODULE PARAMETERS] : the initiator, with what a distribution's udev would have loaded.
+load_srp() { modprobe -a sd_mod sg && modprobe scsi_transport_srp && modprobe ib_srp "$@"; }
+
+# add_target_line [N] : the Nth line that the target printed (the first one by default).
+add_target_line() { sed -n "${1:-1}p" /share/add_target; }
+# login [OPTIONS [N]] : writes the Nth printed line, with more options behind it (such as queue_size=8).
+login() {
+    rxe_up
+    [ -e /sys/module/ib_srp ] || load_srp
+    eventually 5 test -e $ADD_TARGET || fail "no $ADD_TARGET"
+    local line
+    line=$(add_target_line "${2:-1}")
+    [ -n "$line" ] || fail "the target printed no line"
+    echo "$line${1:+,$1}" >$ADD_TARGET
+}
+# logout : deletes every remote port and waits until their disks are gone.
+logout() {
+    local p
+    for p in /sys/class/srp_remote_ports/*; do
+        [ -e "$p/delete" ] && echo 1 >"$p/delete"
+    done
+    eventually 30 no_disks || fail "disks are still there after logging out: $(lsscsi)"
+    eventually 30 no_hosts || fail "SCSI hosts are still there after logging out"
+}
+no_disks() { ! compgen -G '/sys/class/scsi_disk/*' >/dev/null; }
+no_hosts() { ! compgen -G '/sys/class/srp_host/*' >/dev/null; }
+# disk LUN [HOST INDEX] : the device node of a LUN (on the Nth SCSI host of ours), once it is there.
+disk() {
+    local glob name
+    glob="/sys/class/scsi_disk/*:0:0:$1/device/block/*"
+    eventually 30 compgen -G "$glob" >/dev/null || fail "no disk for LUN $1: $(lsscsi)"
+    # shellcheck disable=SC2086 # a pattern
+    name=$(ls -d $glob | sort -V | sed -n "${2:-1}p")
+    [ -n "$name" ] || fail "no disk for LUN $1 on host ${2:-1}: $(lsscsi)"
+    eventually 10 test -b "/dev/${name##*/}"
+    # A disk that is just being probed may still be of size 0.
+    eventually 10 grep -qv '^0$' "/sys/block/${name##*/}/size"
+    echo "/dev/${name##*/}"
+}
+# sg_of DISK : its SCSI generic node.
+sg_of() { echo "/dev/$(ls "/sys/block/${1##*/}/device/scsi_generic")"; }
+
+# fio_run NAME ARGUMENTS... : fio must end without an error; says what it did on one line the host can count:
+# "fio NAME: N I/Os, R read W written". Errors and the last lines go to the log.
+fio_run() {
+    local name=$1
+    shift
+    local out=/tmp/fio-$name.txt rc=0
+    fio --name="$name" --ioengine=libaio --group_reporting "$@" >"$out" 2>&1 || rc=$?
+    if [ $rc != 0 ] || ! grep -q 'err= 0' "$out"; then
+        tail -n 40 "$out"
+        fail "fio $name ended with status $rc"
+    fi
+    sed -n "s/.*issued rwts: total=\([0-9]*\),\([0-9]*\),.*/fio $name: \1 read \2 written/p" "$out"
+}
+# fio_verify NAME ARGUMENTS... : writes or mixes with a crc32c in every block, and reads it back.
+fio_verify() { fio_run "$@" --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_backlog=0; }
+
+# kernel_is_well : no oops, no warning, no stuck task in this guest's log.
+kernel_is_well() {
+    ! dmesg | grep -E 'BUG:|Oops|general protection|Kernel panic|blocked for more than' ||
+        fail "the guest's kernel complains (above)"
+}
+# rxe_counters : the retransmissions that rxe counted, for the log.
+rxe_counters() { (cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep -HE '^[1-9]' ./* | tr '\n' ' ') || true; echo; }
