@@ -12,9 +12,12 @@
 
 pub(crate) mod be;
 pub mod bth;
+pub mod cm;
 pub mod error;
 pub mod ext;
 pub mod icrc;
+pub(crate) mod layout;
+pub mod mad;
 pub mod num;
 pub mod packet;
 
