@@ -22,4 +22,5 @@ pub mod num;
 pub mod packet;
 
 pub use error::ParseError;
+pub mod scsi;
 pub mod srp;
