@@ -56,3 +56,6 @@ impl SenseCode {
     /// ABORTED COMMAND, OVERLAPPED COMMANDS ATTEMPTED (SAM-5 5.11).
     pub const OVERLAPPED: SenseCode = SenseCode { key: 0x0b, asc: 0x4e, ascq: 0x00 };
 }
+
+#[cfg(test)]
+mod tests;

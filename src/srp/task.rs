@@ -137,7 +137,7 @@ impl TaskState {
                 | S::WritingData,
                 step,
             ) => match (self, step) {
-                (S::ReadingData | S::InBlock | S::WritingData, E::PostTableRead) => {
+                (S::ReadingTable | S::ReadingData | S::InBlock | S::WritingData, E::PostTableRead) => {
                     return Err(IllegalMove { state: self, event });
                 }
                 (S::WaitMemory, E::NeedMemory) | (S::WaitWindow, E::NeedWindow) => {

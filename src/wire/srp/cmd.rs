@@ -208,6 +208,10 @@ impl<'a> Cmd<'a> {
 
     /// Writes all but immediate data (and the gap before them); gives the bytes written. An
     /// initiator that gathers immediate data from elsewhere sends them behind.
+    ///
+    /// # Panics
+    /// If the additional CDB is no whole number of dwords, or more than 255 descriptors are to be
+    /// in the IU: neither has a way to be said.
     pub fn emit_header(&self, buf: &mut [u8]) -> Result<usize, IuError> {
         let len = self.header_bytes();
         let iu = room(buf, len)?;
@@ -218,7 +222,8 @@ impl<'a> Cmd<'a> {
         put(iu, 8, &self.tag.0);
         put(iu, 20, &self.lun.0);
         iu[29] = self.attribute.code();
-        iu[31] = self.additional_cdb.len() as u8 & !3;
+        assert!(self.additional_cdb.len() <= 252 && self.additional_cdb.len().is_multiple_of(4));
+        iu[31] = self.additional_cdb.len() as u8;
         put(iu, 32, &self.cdb);
         put(iu, Self::FIXED_BYTES, self.additional_cdb);
         let mut at = Self::FIXED_BYTES + self.additional_cdb.len();
@@ -230,8 +235,7 @@ impl<'a> Cmd<'a> {
                     at += Descriptor::BYTES;
                 }
                 DataBuffer::Indirect { table, total_bytes, inline } => {
-                    // 255 descriptors at most fit the count; a longer table stays external.
-                    iu[count] = inline.len() as u8;
+                    iu[count] = u8::try_from(inline.len()).expect("at most 255 descriptors in an IU");
                     put(iu, at, &table.emit());
                     put(iu, at + Descriptor::BYTES, &total_bytes.to_be_bytes());
                     put(iu, at + Self::INDIRECT_BYTES, inline.as_bytes());

@@ -1,0 +1,134 @@
+//! The state tables, printed whole.
+
+use crate::srp::channel::{ChannelEvent, ChannelState};
+use crate::srp::task::{TaskEvent, TaskState};
+
+#[test]
+fn the_table_of_channel_states() {
+    let mut table = String::new();
+    for state in ChannelState::ALL {
+        for event in ChannelEvent::ALL {
+            let to = match state.after(event) {
+                Ok(next) if next == state => "-".to_owned(),
+                Ok(next) => {
+                    assert!(next > state, "states only go up");
+                    next.to_string()
+                }
+                Err(_) => "illegal".to_owned(),
+            };
+            table.push_str(&format!("{state:14}{:14}{to}\n", format!("{event:?}")));
+        }
+    }
+    assert_eq!(table, CHANNEL, "\n{table}");
+}
+
+const CHANNEL: &str = "\
+connecting    Established   live
+connecting    Disconnect    disconnecting
+connecting    Close         draining
+connecting    Drained       illegal
+live          Established   -
+live          Disconnect    disconnecting
+live          Close         draining
+live          Drained       illegal
+disconnecting Established   -
+disconnecting Disconnect    -
+disconnecting Close         draining
+disconnecting Drained       illegal
+draining      Established   -
+draining      Disconnect    -
+draining      Close         -
+draining      Drained       disconnected
+disconnected  Established   -
+disconnected  Disconnect    -
+disconnected  Close         -
+disconnected  Drained       -
+";
+
+#[test]
+fn the_table_of_task_states() {
+    let mut table = String::new();
+    for state in TaskState::ALL {
+        table.push_str(&format!("{state} ({:?})\n", state.owner()));
+        for event in TaskEvent::ALL {
+            if let Ok(next) = state.after(event) {
+                table.push_str(&format!("    {:16}{next}\n", format!("{event:?}")));
+            }
+        }
+    }
+    assert_eq!(table, TASK, "\n{table}");
+}
+
+const TASK: &str = "\
+received (Shard)
+    NeedMemory      wait_memory
+    NeedWindow      wait_window
+    PostTableRead   reading_table
+    PostDataRead    reading_data
+    SubmitBlock     in_block
+    PostDataWrite   writing_data
+    PostResponse    responding
+    Abort           aborted
+wait_memory (Shard)
+    NeedWindow      wait_window
+    PostTableRead   reading_table
+    PostDataRead    reading_data
+    SubmitBlock     in_block
+    PostDataWrite   writing_data
+    PostResponse    responding
+    Abort           aborted
+wait_window (Shard)
+    NeedMemory      wait_memory
+    PostTableRead   reading_table
+    PostDataRead    reading_data
+    SubmitBlock     in_block
+    PostDataWrite   writing_data
+    PostResponse    responding
+    Abort           aborted
+reading_table (Device)
+    NeedMemory      wait_memory
+    NeedWindow      wait_window
+    PostDataRead    reading_data
+    SubmitBlock     in_block
+    PostDataWrite   writing_data
+    PostResponse    responding
+    Abort           aborted_in_device
+reading_data (Device)
+    NeedMemory      wait_memory
+    NeedWindow      wait_window
+    PostDataRead    reading_data
+    SubmitBlock     in_block
+    PostDataWrite   writing_data
+    PostResponse    responding
+    Abort           aborted_in_device
+in_block (Block)
+    NeedMemory      wait_memory
+    NeedWindow      wait_window
+    PostDataRead    reading_data
+    SubmitBlock     in_block
+    PostDataWrite   writing_data
+    PostResponse    responding
+    Abort           aborted_in_block
+writing_data (Device)
+    NeedMemory      wait_memory
+    NeedWindow      wait_window
+    PostDataRead    reading_data
+    SubmitBlock     in_block
+    PostDataWrite   writing_data
+    PostResponse    responding
+    Abort           aborted_in_device
+responding (Device)
+    ResponseSent    done
+    Abort           responding
+aborted_in_device (Device)
+    Abort           aborted_in_device
+    DeviceReleased  aborted
+aborted_in_block (Block)
+    Abort           aborted_in_block
+    BlockReleased   aborted
+aborted (Shard)
+    PostResponse    responding
+    Abort           aborted
+    EndSilently     done
+done (Nobody)
+";
