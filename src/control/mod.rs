@@ -2,3 +2,8 @@
 //!
 //! It speaks to the shards in `Command` and `Reply` values over bounded rings, never by reaching
 //! into them.
+
+pub mod framing;
+pub mod jsonrpc;
+pub mod server;
+pub mod socket;
