@@ -1,6 +1,6 @@
 //! READ CAPACITY parameter data (SBC-3, 5.15.2 and 5.16.2).
 
-use super::field::{be32, be64};
+use crate::wire::be::{u32_at, u64_at};
 
 /// What both forms of READ CAPACITY tell.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
@@ -48,10 +48,10 @@ impl Capacity {
     /// Reads READ CAPACITY(10) data; `None` if short, or if the medium is too large for it.
     pub fn parse_10(bytes: &[u8]) -> Option<Capacity> {
         let bytes = bytes.get(..Self::TEN_BYTES)?;
-        let last = be32(bytes, 0);
+        let last = u32_at(bytes, 0);
         (last != u32::MAX).then(|| Capacity {
             blocks: u64::from(last) + 1,
-            block_bytes: be32(bytes, 4),
+            block_bytes: u32_at(bytes, 4),
             physical_block_exponent: 0,
             lowest_aligned_lba: 0,
             provisioning: false,
@@ -64,8 +64,8 @@ impl Capacity {
     pub fn parse_16(bytes: &[u8]) -> Option<Capacity> {
         let bytes = bytes.get(..16)?;
         Some(Capacity {
-            blocks: be64(bytes, 0).checked_add(1)?,
-            block_bytes: be32(bytes, 8),
+            blocks: u64_at(bytes, 0).checked_add(1)?,
+            block_bytes: u32_at(bytes, 8),
             physical_block_exponent: bytes[13] & 0xf,
             lowest_aligned_lba: u16::from_be_bytes([bytes[14] & 0x3f, bytes[15]]),
             provisioning: bytes[14] & 0x80 != 0,

@@ -1,6 +1,6 @@
 //! Standard INQUIRY data (SPC-4, 6.6.2).
 
-use super::field::Page;
+use super::params::Params;
 
 /// PERIPHERAL DEVICE TYPE with its qualifier, byte 0 (SPC-4, tables 176 and 177).
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
@@ -47,7 +47,7 @@ impl StandardInquiry {
     /// Writes the data, with HISUP, CMDQUE and the version descriptors; returns
     /// [`STANDARD_BYTES`].
     pub fn emit(&self, out: &mut [u8]) -> usize {
-        let mut page = Page::new(out);
+        let mut page = Params::new(out);
         page.u8(self.peripheral)
             .u8(0)
             .u8(self.version)

@@ -1,7 +1,8 @@
 //! REPORT LUNS parameter data (SPC-4, 6.33).
 
-use super::field::{Page, be32};
 use super::lun::LunField;
+use super::params::Params;
+use crate::wire::be::u32_at;
 
 /// Bytes before the list.
 pub const HEADER_BYTES: usize = 8;
@@ -11,7 +12,7 @@ pub const ENTRY_BYTES: usize = 8;
 /// Writes header and list; returns the exact available length, which may exceed `out`: what does
 /// not fit is left out.
 pub fn emit(out: &mut [u8], fields: impl Iterator<Item = [u8; 8]>) -> usize {
-    let mut page = Page::new(out);
+    let mut page = Params::new(out);
     page.zeroes(HEADER_BYTES);
     for field in fields {
         page.put(&field);
@@ -32,7 +33,7 @@ impl<'a> LunList<'a> {
     /// Reads an answer; `None` without a whole header.
     pub fn parse(bytes: &'a [u8]) -> Option<LunList<'a>> {
         let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
-        let list_bytes = be32(header, 0);
+        let list_bytes = u32_at(header, 0);
         let have = rest.len().min(usize::try_from(list_bytes).unwrap_or(usize::MAX));
         Some(LunList { list_bytes, entries: &rest[..have] })
     }

@@ -1,6 +1,7 @@
 //! Mode parameters (SPC-4, 7.5; SBC-3, 6.4): headers, block descriptors, pages 08 and 0A.
 
-use super::field::{Page, be16};
+use super::params::Params;
+use crate::wire::be::u16_at;
 
 /// Page codes.
 pub mod page {
@@ -35,7 +36,7 @@ impl BlockDescriptor {
         if self.long { 16 } else { 8 }
     }
 
-    fn emit(self, page: &mut Page<'_>) {
+    fn emit(self, page: &mut Params<'_>) {
         if self.long {
             page.be64(self.blocks).be32(0).be32(self.block_bytes);
         } else {
@@ -120,7 +121,7 @@ pub fn emit(
     descriptor: Option<BlockDescriptor>,
     pages: &[&[u8]],
 ) -> usize {
-    let mut page = Page::new(out);
+    let mut page = Params::new(out);
     let specific = if header.write_protected { WP } else { 0 } | if header.dpo_fua { DPOFUA } else { 0 };
     let descriptor_bytes = descriptor.map_or(0, BlockDescriptor::len);
     if ten {
@@ -150,7 +151,7 @@ pub fn parse(bytes: &[u8], ten: bool) -> Option<(Header, &[u8])> {
     let header_bytes = if ten { 8 } else { 4 };
     let (header, rest) = bytes.split_at_checked(header_bytes)?;
     let (specific, skip) =
-        if ten { (header[3], usize::from(be16(header, 6))) } else { (header[2], usize::from(header[3])) };
+        if ten { (header[3], usize::from(u16_at(header, 6))) } else { (header[2], usize::from(header[3])) };
     let flags = Header { write_protected: specific & WP != 0, dpo_fua: specific & DPOFUA != 0 };
     Some((flags, rest.get(skip..).unwrap_or(&[])))
 }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::field::{Page, be32, be64};
+use super::params::Params;
+use crate::wire::be::{u32_at, u64_at};
 
 /// Bytes of fixed format sense data as srpoll sends it: through the sense-key specific field.
 pub const FIXED_BYTES: usize = 18;
@@ -258,7 +259,7 @@ impl Sense {
 
     /// Descriptor format (SPC-4, 4.5.2) into `out`; returns its length, at most 28 bytes.
     pub fn emit_descriptor(&self, out: &mut [u8]) -> usize {
-        let mut page = Page::new(out);
+        let mut page = Params::new(out);
         page.u8(if self.deferred { DEFERRED_DESCRIPTOR } else { CURRENT_DESCRIPTOR })
             .u8(self.key as u8)
             .u8(self.asc.0)
@@ -292,7 +293,7 @@ impl Sense {
             // A sender may leave the code out: it is then zero (SPC-4, 4.5.3).
             asc: Asc(bytes.get(12).copied().unwrap_or(0), bytes.get(13).copied().unwrap_or(0)),
             deferred: code == DEFERRED_FIXED,
-            information: (bytes[0] & 0x80 != 0).then(|| u64::from(be32(bytes, 3))),
+            information: (bytes[0] & 0x80 != 0).then(|| u64::from(u32_at(bytes, 3))),
             field: bytes.get(15..18).and_then(|specific| Self::parse_key_specific(key, specific)),
         })
     }
@@ -307,7 +308,7 @@ impl Sense {
         while let [kind, len, ..] = *rest {
             let Some(descriptor) = rest.get(..2 + usize::from(len)) else { break };
             match (kind, descriptor.len()) {
-                (0x00, 12) if descriptor[2] & 0x80 != 0 => sense.information = Some(be64(descriptor, 4)),
+                (0x00, 12) if descriptor[2] & 0x80 != 0 => sense.information = Some(u64_at(descriptor, 4)),
                 (0x02, 8) => sense.field = Self::parse_key_specific(key, &descriptor[4..7]),
                 _ => {}
             }
@@ -334,5 +335,96 @@ impl fmt::Display for Sense {
             f.write_str(", of an earlier command")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first 18 of LIO's 96 bytes, tests/captures/lio-612-login-io.pcap.
+    const LIO_LUNS_CHANGED: [u8; 18] = [0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x3f, 0x0e, 0, 0, 0, 0];
+    const LIO_INVALID_FIELD: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0, 0, 0];
+    const LIO_OUT_OF_RANGE: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x21, 0, 0, 0, 0, 0];
+
+    #[test]
+    fn lio_sense_reads_and_is_emitted_again() {
+        for (bytes, words) in [
+            (LIO_LUNS_CHANGED, "UNIT ATTENTION: reported luns data has changed (3f/0e)"),
+            (LIO_INVALID_FIELD, "ILLEGAL REQUEST: invalid field in CDB (24/00)"),
+            (LIO_OUT_OF_RANGE, "ILLEGAL REQUEST: logical block address out of range (21/00)"),
+        ] {
+            let sense = Sense::parse(&bytes).expect("sense data");
+            assert_eq!(sense.to_string(), words);
+            assert_eq!(sense.emit_fixed(), bytes);
+            // As LIO sends it: padded to 96 bytes.
+            let mut padded = [0; 96];
+            padded[..18].copy_from_slice(&bytes);
+            assert_eq!(Sense::parse(&padded), Some(sense));
+        }
+    }
+
+    #[test]
+    fn field_pointer_and_information() {
+        // SPC-4, 4.5.3 and 4.5.2.4.2: SKSV, C/D, BPV, bit 5 of byte 2; INFORMATION 0x01020304.
+        let sense = Sense::new(SenseKey::IllegalRequest, Asc::INVALID_FIELD_IN_CDB)
+            .with_cdb_field(2, Some(5))
+            .with_information(0x0102_0304);
+        let expect = [0xf0, 0, 5, 1, 2, 3, 4, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xcd, 0, 2];
+        assert_eq!(sense.emit_fixed(), expect);
+        assert_eq!(Sense::parse(&expect), Some(sense));
+        assert_eq!(
+            sense.to_string(),
+            "ILLEGAL REQUEST: invalid field in CDB (24/00), block 16909060, at CDB byte 2 bit 5"
+        );
+        let whole = Sense { field: Some(FieldPointer { in_cdb: false, byte: 0x102, bit: None }), ..sense };
+        assert_eq!(whole.emit_fixed()[15..], [0x80, 1, 2]);
+        assert_eq!(Sense::parse(&whole.emit_fixed()), Some(whole));
+    }
+
+    #[test]
+    fn descriptor_format() {
+        let mut out = [0xff; 32];
+        let plain = Sense::new(SenseKey::NoSense, Asc::NONE);
+        assert_eq!(plain.emit_descriptor(&mut out), 8);
+        assert_eq!(out[..8], [0x72, 0, 0, 0, 0, 0, 0, 0]);
+        let sense = Sense {
+            deferred: true,
+            ..Sense::new(SenseKey::IllegalRequest, Asc::LBA_OUT_OF_RANGE)
+                .with_information(0x1_0000_0000)
+                .with_cdb_field(10, None)
+        };
+        let expect = [
+            0x73, 5, 0x21, 0, 0, 0, 0, 20, 0, 10, 0x80, 0, 0, 0, 0, 1, 0, 0, 0, 0, 2, 6, 0, 0, 0xc0, 0, 10, 0,
+        ];
+        assert_eq!(sense.emit_descriptor(&mut out), 28);
+        assert_eq!(out[..28], expect);
+        assert_eq!(Sense::parse(&expect), Some(sense));
+        // In fixed format INFORMATION of more than 32 bits is not valid.
+        assert_eq!(Sense::parse(&sense.emit_fixed()), Some(Sense { information: None, ..sense }));
+    }
+
+    #[test]
+    fn short_and_foreign_bytes() {
+        assert_eq!(Sense::parse(&[]), None);
+        assert_eq!(Sense::parse(&LIO_LUNS_CHANGED[..7]), None);
+        assert_eq!(Sense::parse(&[0x72, 6, 0x29, 0]), None);
+        assert_eq!(Sense::parse(&[0x7f; 18]), None);
+        // Eight bytes hold the key and no code.
+        let short = Sense::parse(&LIO_LUNS_CHANGED[..8]).expect("key");
+        assert_eq!((short.key, short.asc), (SenseKey::UnitAttention, Asc::NONE));
+        assert_eq!(Asc(0x5d, 0x10).to_string(), "5d/10");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_input_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
+            if let Some(sense) = Sense::parse(&bytes) {
+                let _words = sense.to_string();
+                let mut out = [0; 28];
+                let len = sense.emit_descriptor(&mut out);
+                proptest::prop_assert_eq!(Sense::parse(&out[..len]), Some(sense));
+            }
+        }
     }
 }

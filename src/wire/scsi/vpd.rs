@@ -1,6 +1,7 @@
 //! Vital product data pages (SPC-4, 7.8; SBC-3, 6.6).
 
-use super::field::{Page, be16, be32, be64};
+use super::params::Params;
+use crate::wire::be::{u16_at, u32_at, u64_at};
 
 /// Page codes.
 pub mod page {
@@ -25,13 +26,13 @@ pub const HEADER_BYTES: usize = 4;
 const PROTOCOL_SRP: u8 = 4;
 
 /// Begins a page: header with length 0, closed by [`close`].
-fn open(out: &mut [u8], peripheral: u8, code: u8) -> Page<'_> {
-    let mut page = Page::new(out);
+fn open(out: &mut [u8], peripheral: u8, code: u8) -> Params<'_> {
+    let mut page = Params::new(out);
     page.u8(peripheral).u8(code).be16(0);
     page
 }
 
-fn close(mut page: Page<'_>) -> usize {
+fn close(mut page: Params<'_>) -> usize {
     let len = (page.len() - HEADER_BYTES) as u16;
     page.patch(2, &len.to_be_bytes()).len()
 }
@@ -72,11 +73,11 @@ pub enum Designator<'a> {
 }
 
 impl Designator<'_> {
-    fn emit(&self, page: &mut Page<'_>) {
+    fn emit(&self, page: &mut Params<'_>) {
         const BINARY: u8 = 1;
         const ASCII: u8 = 2;
         const PORT: u8 = 0x80 | 1 << 4; // PIV, association 01b
-        let head = |page: &mut Page<'_>, code_set: u8, kind: u8, len: usize| {
+        let head = |page: &mut Params<'_>, code_set: u8, kind: u8, len: usize| {
             let protocol = if kind & 0x80 != 0 { PROTOCOL_SRP << 4 } else { 0 };
             page.u8(protocol | code_set).u8(kind).u8(0).u8(len as u8);
         };
@@ -134,7 +135,7 @@ pub fn parse_naa(bytes: &[u8]) -> Option<&[u8]> {
 /// The page code of any page and its body, cut at the page's or the buffer's end.
 pub fn parse_header(bytes: &[u8]) -> Option<(u8, &[u8])> {
     let (header, body) = bytes.split_at_checked(HEADER_BYTES)?;
-    let len = usize::from(be16(header, 2)).min(body.len());
+    let len = usize::from(u16_at(header, 2)).min(body.len());
     Some((header[1], &body[..len]))
 }
 
@@ -197,24 +198,24 @@ impl BlockLimits {
         let mut b = [0; Self::BODY_BYTES];
         let len = body.len().min(b.len());
         b[..len].copy_from_slice(&body[..len]);
-        let alignment = be32(&b, 28);
+        let alignment = u32_at(&b, 28);
         Some(BlockLimits {
             write_same_non_zero: b[0] & 1 != 0,
             max_compare_and_write: b[1],
-            transfer_granularity: be16(&b, 2),
-            max_transfer: be32(&b, 4),
-            optimal_transfer: be32(&b, 8),
-            max_unmap: be32(&b, 16),
-            max_unmap_descriptors: be32(&b, 20),
-            unmap_granularity: be32(&b, 24),
+            transfer_granularity: u16_at(&b, 2),
+            max_transfer: u32_at(&b, 4),
+            optimal_transfer: u32_at(&b, 8),
+            max_unmap: u32_at(&b, 16),
+            max_unmap_descriptors: u32_at(&b, 20),
+            unmap_granularity: u32_at(&b, 24),
             unmap_alignment: (alignment >> 31 != 0).then_some(alignment & 0x7fff_ffff),
-            max_write_same: be64(&b, 32),
+            max_write_same: u64_at(&b, 32),
         })
     }
 }
 
-/// Writes page B1: MEDIUM ROTATION RATE 1 (no rotation) or 0 (not reported), and FUAB, that
-/// FUA and SYNCHRONIZE CACHE reach the medium.
+/// Writes page B1: MEDIUM ROTATION RATE 1 (no rotation) or 0 (not reported), and FUAB:
+/// FUA and SYNCHRONIZE CACHE act as SBC-3 says, not as SBC-2 did.
 pub fn emit_block_device_characteristics(out: &mut [u8], peripheral: u8, rotational: bool) -> usize {
     let mut page = open(out, peripheral, page::BLOCK_DEVICE_CHARACTERISTICS);
     page.be16(u16::from(!rotational)).u8(0).u8(0).u8(0x02).zeroes(0x3c - 5);
@@ -296,7 +297,7 @@ mod tests {
         let len = emit_device_identification(&mut out, 0, &list);
         // SPC-4, 7.8.6: code set and type of each designator, by hand.
         let expect = [
-            &[0x00, 0x83, 0x00, 82][..],
+            &[0x00, 0x83, 0x00, 70][..],
             &[0x01, 0x03, 0x00, 16],
             &naa,
             &[0x02, 0x01, 0x00, 10],
