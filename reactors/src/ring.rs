@@ -70,6 +70,9 @@ impl<T> Sender<T> {
 }
 
 /// A sender that keeps what does not fit, in order.
+///
+/// Nobody calls when a full ring has room again: a poller whose outbox has a backlog must not
+/// sleep, so its next deadline is at once.
 #[derive(Debug)]
 pub struct Outbox<T> {
     sender: Sender<T>,
