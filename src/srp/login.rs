@@ -150,8 +150,17 @@ impl Refusal {
     }
 }
 
+/// The request with its target filled in if it leaves that open, as our own initiator does that
+/// is given an address only. Call it before anything is keyed by the request's port ids.
+#[must_use]
+pub fn resolved(request: &LoginReq, target: PortId) -> LoginReq {
+    let open = request.target == PortId::UNSPECIFIED;
+    LoginReq { target: if open { target } else { request.target }, ..*request }
+}
+
 /// Decides on a login.
 pub fn decide(request: &LoginReq, limits: &LoginLimits, context: &LoginContext) -> Result<Accepted, Refusal> {
+    let request = &resolved(request, context.target);
     check(request, limits, context)?;
     let credits = credits(limits, context)?;
     let single = request.multi_channel() == MultiChannel::Single;

@@ -1,7 +1,7 @@
 //! Who may log in, and what is agreed on.
 
 use crate::srp::initiator::{BadLogin, InitiatorChannel, login_request};
-use crate::srp::login::{Accepted, LoginContext, LoginLimits, Refusal, decide};
+use crate::srp::login::{Accepted, LoginContext, LoginLimits, Refusal, decide, resolved};
 use crate::wire::srp::{BufferFormats, LoginRej, LoginReq, LoginRsp, PortId, RejReason, Tag};
 
 const TARGET: PortId = PortId::new(0x1111, 0x2222);
@@ -58,6 +58,14 @@ fn the_first_login_of_a_linux_initiator() {
     assert_eq!(accepted.params.immediate_offset, Some(68));
     let channel = InitiatorChannel::new(&request(false), &accepted.response.emit()).unwrap();
     assert_eq!(channel.max_immediate_bytes(), 8192);
+}
+
+#[test]
+fn a_request_may_leave_the_target_open() {
+    let open = LoginReq { target: PortId::UNSPECIFIED, ..request(false) };
+    assert_eq!(resolved(&open, TARGET), request(false));
+    assert_eq!(resolved(&request(false), PortId::new(1, 2)), request(false));
+    assert_eq!(decide(&open, &LIMITS, &CONTEXT), decide(&request(false), &LIMITS, &CONTEXT));
 }
 
 #[test]

@@ -5,10 +5,10 @@
 //! and sums, in 64 bits. It knows nothing of channels, credits or tags in use (that is `srp`),
 //! nor what a LUN or a CDB means (that is `wire::scsi`).
 //!
-//! * [`login`]: SRP_LOGIN_REQ (both forms), SRP_LOGIN_RSP, SRP_LOGIN_REJ
-//! * [`cmd`]: SRP_CMD; [`desc`]: its descriptors
-//! * [`rsp`]: SRP_RSP
-//! * [`iu`]: opcodes and the short IUs
+//! * [`login`] has SRP_LOGIN_REQ (both forms), SRP_LOGIN_RSP, SRP_LOGIN_REJ
+//! * [`cmd`] has SRP_CMD, [`desc`] its descriptors
+//! * [`rsp`] has SRP_RSP
+//! * [`iu`] has the opcodes and the short IUs
 //!
 //! All integers are big-endian, except the [`Tag`], which is eight opaque bytes. Reserved bytes
 //! are written as zero and not checked. Nothing here allocates.
@@ -86,6 +86,10 @@ impl fmt::Debug for RawLun {
 pub struct PortId(pub [u8; 16]);
 
 impl PortId {
+    /// All zeros. As target of a login: whichever target listens there (an extension of ours; a
+    /// Linux initiator always names one).
+    pub const UNSPECIFIED: PortId = PortId([0; 16]);
+
     /// The identifier of these two halves.
     pub const fn new(extension: u64, guid: u64) -> Self {
         PortId((((extension as u128) << 64) | guid as u128).to_be_bytes())
