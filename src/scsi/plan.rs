@@ -46,8 +46,9 @@ pub struct Outcome {
     /// Bytes of data-in in the caller's buffer: the available length cut to the allocation
     /// length, exactly.
     pub data_len: usize,
-    /// The initiator has seen the list of logical units: [`Condition::LunsChanged`]
-    /// (super::Condition) is to be cleared for this I_T nexus at all of them (SPC-4, 6.33).
+    /// The initiator has seen the list of logical units: for this I_T nexus
+    /// [`Condition::LunsChanged`](super::Condition::LunsChanged) is to be cleared at all of them
+    /// (SPC-4, 6.33).
     pub luns_reported: bool,
 }
 
