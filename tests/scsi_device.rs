@@ -562,7 +562,7 @@ proptest! {
     fn random_cdbs(
         cdb in any_cdb(),
         unit in any_unit(),
-        blocks in prop_oneof![1..1_000_000u64, Just(u64::MAX / 4096)],
+        blocks in prop_oneof![1..300u64, 1..1_000_000u64, Just(u64::MAX / 4096)],
         four_k in any::<bool>(),
         read_only in any::<bool>(),
         pending in any::<bool>(),
