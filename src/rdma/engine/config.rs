@@ -49,6 +49,9 @@ pub struct EngineConfig {
     pub read_budget_bytes: u64,
     /// How long the number of a destroyed queue pair rests.
     pub qpn_rest: Duration,
+    /// Unacknowledged requests go out again after four round trips, but not before this, if the
+    /// ACK timeout has not passed yet; then after twice that, and so on. Zero: never.
+    pub early_retry: Duration,
     /// How many packets a queue pair sends before the next one has its turn.
     pub turn_packets: u32,
 }
@@ -76,6 +79,7 @@ impl Default for EngineConfig {
             read_chunk_bytes: 64 << 10,
             read_budget_bytes: 1 << 20,
             qpn_rest: TIME_WAIT,
+            early_retry: Duration::from_millis(5),
             turn_packets: 16,
         }
     }

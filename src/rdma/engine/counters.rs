@@ -1,5 +1,7 @@
 //! What an engine counts.
 
+use crate::wire::ext::{NakCode, Syndrome};
+
 /// Plain counters of an [`Engine`](super::Engine) since its start; they only grow.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -11,10 +13,13 @@ pub struct Counters {
     pub bytes_in: u64,
     /// Payload bytes handed out.
     pub bytes_out: u64,
-    /// Request packets handed out again, READ requests among them.
+    /// Packets handed out again: requests, and READ responses.
     pub retransmissions: u64,
     /// Times that the ACK timeout passed and sending went back.
     pub timeouts: u64,
+    /// Times that sending went back before the ACK timeout, because nothing was heard for a few
+    /// round trips.
+    pub early_retries: u64,
     /// ACKs sent.
     pub acks_out: u64,
     /// NAKs "PSN sequence error" sent.
@@ -49,4 +54,23 @@ pub struct Counters {
     pub dropped_stale_responses: u64,
     /// Completions lost because their queue was full.
     pub completions_lost: u64,
+}
+
+impl Counters {
+    #[inline]
+    pub(super) fn sent(&mut self, payload_bytes: u64, retransmission: bool) {
+        self.packets_out += 1;
+        self.bytes_out += payload_bytes;
+        self.retransmissions += u64::from(retransmission);
+    }
+
+    #[inline]
+    pub(super) fn replied(&mut self, syndrome: Syndrome) {
+        *match syndrome {
+            Syndrome::Ack { .. } => &mut self.acks_out,
+            Syndrome::RnrNak { .. } => &mut self.rnr_naks_out,
+            Syndrome::Nak(NakCode::PsnSequenceError) => &mut self.sequence_naks_out,
+            Syndrome::Nak(_) => &mut self.fatal_naks_out,
+        } += 1;
+    }
 }

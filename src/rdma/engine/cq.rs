@@ -41,6 +41,11 @@ impl Cq {
         Pushed::Queued
     }
 
+    /// Whether it has run over.
+    pub(super) fn is_dead(&self) -> bool {
+        self.overrun
+    }
+
     #[inline]
     pub(super) fn poll(&mut self, into: &mut [Wc]) -> usize {
         let taken = into.len().min(self.ring.len());

@@ -1,4 +1,4 @@
-//! The engine itself: tables of everything, and the verbs on them.
+//! The engine itself: the verbs, and the way of a packet to its queue pair.
 
 use reactors::memory::Region;
 use reactors::slab::Slab;
@@ -7,25 +7,28 @@ use reactors::time::Time;
 use super::config::EngineConfig;
 use super::counters::Counters;
 use super::cq::Cq;
-use super::mr::MrTable;
+use super::qp::Qp;
+use super::qpn::QpnTable;
+use super::shared::Shared;
 use super::srq::Srq;
-use super::transmit::Sink;
+use super::state;
 use crate::rdma::verbs::{
     Access, AsyncEvent, CqId, DeviceCaps, MrKeys, Path, PdId, QpId, QpInit, QpModify, QpState, RecvWr,
-    SendWr, SrqId, VerbsError, Wc,
+    SendWr, SrqId, VerbsError, Wc, WcStatus,
 };
+use crate::wire::bth::{Bth, Opcode};
+use crate::wire::error::ParseError;
 use crate::wire::num::{LKey, Qpn};
+
+const NO_QP: VerbsError = VerbsError::NotFound("queue pair");
 
 /// The RC protocol engine of one shard. See the module for who calls what.
 pub struct Engine {
-    config: EngineConfig,
-    rng: fastrand::Rng,
-    pds: Slab<()>,
-    mrs: MrTable,
-    cqs: Slab<Cq>,
-    srqs: Slab<Srq>,
-    events: std::collections::VecDeque<AsyncEvent>,
-    counters: Counters,
+    pub(super) shared: Shared,
+    pub(super) qps: Slab<Qp>,
+    qpns: QpnTable,
+    /// The latest time that was seen.
+    now: Time,
 }
 
 impl Engine {
@@ -35,15 +38,15 @@ impl Engine {
     /// If the configuration contradicts itself.
     pub fn new(config: EngineConfig, rng: fastrand::Rng) -> Self {
         Engine {
-            rng,
-            pds: Slab::new(config.max_pd as usize),
-            mrs: MrTable::new(config.max_mr),
-            cqs: Slab::new(config.max_cq as usize),
-            srqs: Slab::new(config.max_srq as usize),
-            events: std::collections::VecDeque::new(),
-            counters: Counters::default(),
-            config,
+            qps: Slab::new(config.max_qp as usize),
+            qpns: QpnTable::new(config.shard, config.shard_bits, config.max_qp, config.qpn_rest),
+            now: Time::ZERO,
+            shared: Shared::new(config, rng),
         }
+    }
+
+    fn qp(&self, qp: QpId) -> Result<&Qp, VerbsError> {
+        self.qps.get(qp.0).ok_or(NO_QP)
     }
 }
 
@@ -51,168 +54,299 @@ impl Engine {
 impl Engine {
     /// What the device can do.
     pub fn caps(&self) -> DeviceCaps {
-        self.config.caps()
+        self.shared.config.caps()
     }
 
     /// A new protection domain.
     pub fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.pds.insert(()).map(PdId).map_err(|()| VerbsError::Exhausted("protection domain"))
+        self.shared.pds.insert(()).map(PdId).map_err(|()| VerbsError::Exhausted("protection domain"))
     }
 
     fn check_pd(&self, pd: PdId) -> Result<(), VerbsError> {
-        self.pds.get(pd.0).copied().ok_or(VerbsError::NotFound("protection domain"))
+        self.shared.pds.get(pd.0).copied().ok_or(VerbsError::NotFound("protection domain"))
     }
 
     /// Registers all of `region`.
     pub fn register(&mut self, pd: PdId, region: &Region, access: Access) -> Result<MrKeys, VerbsError> {
         self.check_pd(pd)?;
-        self.mrs.register(pd, region, access, &mut self.rng)
+        self.shared.mrs.register(pd, region, access, &mut self.shared.rng)
     }
 
     /// Ends a registration.
     pub fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError> {
-        self.mrs.deregister(lkey)
+        self.shared.mrs.deregister(lkey)
     }
 
     /// A new completion queue.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
-        if depth == 0 || depth > self.config.max_cqe {
+        if depth == 0 || depth > self.shared.config.max_cqe {
             return Err(VerbsError::Invalid("depth of the completion queue"));
         }
-        self.cqs.insert(Cq::new(depth)).map(CqId).map_err(|_| VerbsError::Exhausted("completion queue"))
+        self.shared
+            .cqs
+            .insert(Cq::new(depth))
+            .map(CqId)
+            .map_err(|_| VerbsError::Exhausted("completion queue"))
     }
 
     /// A new shared receive queue.
     pub fn create_srq(&mut self, pd: PdId, depth: u32) -> Result<SrqId, VerbsError> {
         self.check_pd(pd)?;
-        if depth == 0 || depth > self.config.max_srq_wr {
+        if depth == 0 || depth > self.shared.config.max_srq_wr {
             return Err(VerbsError::Invalid("depth of the shared receive queue"));
         }
         let srq = Srq::new(pd, depth);
-        self.srqs.insert(srq).map(SrqId).map_err(|_| VerbsError::Exhausted("shared receive queue"))
+        self.shared.srqs.insert(srq).map(SrqId).map_err(|_| VerbsError::Exhausted("shared receive queue"))
     }
 
     /// Arms the limit event.
     pub fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
-        let queue = self.srqs.get_mut(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?;
+        let queue = self.shared.srqs.get_mut(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?;
         if queue.arm(limit)? {
-            self.events.push_back(AsyncEvent::SrqLimit(srq));
+            self.shared.events.push_back(AsyncEvent::SrqLimit(srq));
         }
         Ok(())
     }
 
-    /// A new queue pair in RESET.
+    /// A new queue pair in RESET, with a random number that nobody had for a while.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, VerbsError> {
         self.check_pd(init.pd)?;
-        Err(VerbsError::Exhausted("queue pair"))
+        for cq in [init.send_cq, init.recv_cq] {
+            self.shared.cqs.get(cq.0).ok_or(VerbsError::NotFound("completion queue"))?;
+        }
+        if let Some(srq) = init.srq {
+            self.shared.srqs.get(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?;
+        }
+        let config = &self.shared.config;
+        if init.max_send_wr == 0 || init.max_send_wr > config.max_send_wr {
+            return Err(VerbsError::Invalid("max_send_wr"));
+        }
+        if init.srq.is_none() && init.max_recv_wr > config.max_recv_wr {
+            return Err(VerbsError::Invalid("max_recv_wr"));
+        }
+        let key = self.qps.next_key().ok_or(VerbsError::Exhausted("queue pair"))?;
+        let qpn = self.qpns.assign(self.now, key, &mut self.shared.rng);
+        let inserted = self.qps.insert(Qp::new(key, qpn, *init));
+        inserted.map(QpId).map_err(|_| VerbsError::Exhausted("queue pair"))
     }
 
     /// The number of a queue pair.
     pub fn qpn(&self, qp: QpId) -> Result<Qpn, VerbsError> {
-        let _ = qp;
-        Err(VerbsError::NotFound("queue pair"))
+        Ok(self.qp(qp)?.qpn)
     }
 
     /// The queue pair of a number, if it is one of this engine's.
     pub fn qp_of(&self, qpn: Qpn) -> Option<QpId> {
-        let _ = qpn;
-        None
+        self.qpns.get(qpn).map(QpId)
     }
 
     /// The state of a queue pair.
     pub fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        let _ = qp;
-        Err(VerbsError::NotFound("queue pair"))
+        Ok(self.qp(qp)?.state)
     }
 
     /// Moves a queue pair along one edge of the state table.
     pub fn modify_qp(&mut self, now: Time, qp: QpId, change: &QpModify) -> Result<(), VerbsError> {
-        let _ = (now, qp, change);
-        Err(VerbsError::NotFound("queue pair"))
+        self.saw(now);
+        let moved = self.qps.get_mut(qp.0).ok_or(NO_QP)?.modify(&mut self.shared, now, change);
+        self.settle();
+        moved
     }
 
-    /// Ends a queue pair.
+    /// Ends a queue pair in any state; what it had posted ends without completions. Its number
+    /// rests for the time wait.
     pub fn destroy_qp(&mut self, now: Time, qp: QpId) -> Result<(), VerbsError> {
-        let _ = (now, qp);
-        Err(VerbsError::NotFound("queue pair"))
+        self.saw(now);
+        self.qps.get_mut(qp.0).ok_or(NO_QP)?.modify(&mut self.shared, now, &QpModify::Reset)?;
+        let ended = self.qps.remove(qp.0).ok_or(NO_QP)?;
+        self.qpns.free(now, ended.qpn);
+        self.settle();
+        Ok(())
     }
 
-    /// Posts to the send queue.
+    /// Posts to the send queue. In ERR it is taken, and flushed by the next
+    /// [`transmit`](Self::transmit).
     pub fn post_send(&mut self, now: Time, qp: QpId, wr: &SendWr) -> Result<(), VerbsError> {
-        let _ = (now, qp, wr);
-        Err(VerbsError::NotFound("queue pair"))
+        self.saw(now);
+        self.qps.get_mut(qp.0).ok_or(NO_QP)?.post_send(&mut self.shared, wr)
     }
 
     /// Posts to a queue pair's own receive queue.
     pub fn post_recv(&mut self, qp: QpId, wr: &RecvWr) -> Result<(), VerbsError> {
-        let _ = (qp, wr);
-        Err(VerbsError::NotFound("queue pair"))
+        let posted = self.qps.get_mut(qp.0).ok_or(NO_QP)?.post_recv(&mut self.shared, wr);
+        self.settle();
+        posted
     }
 
     /// Posts to a shared receive queue.
     pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr) -> Result<(), VerbsError> {
-        self.srqs.get_mut(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?.post(wr)
+        self.shared.srqs.get_mut(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?.post(wr)
     }
 
     /// Takes completions off a queue; gives how many. An unknown queue has none.
     pub fn poll_cq(&mut self, cq: CqId, into: &mut [Wc]) -> usize {
-        self.cqs.get_mut(cq.0).map_or(0, |cq| cq.poll(into))
+        self.shared.cqs.get_mut(cq.0).map_or(0, |cq| cq.poll(into))
     }
 
     /// The next asynchronous event.
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
-        self.events.pop_front()
+        self.shared.events.pop_front()
     }
 
-    /// When the peer of a connected queue pair last proved to be alive.
+    /// When the peer of a connected queue pair last proved to be alive: a packet of it was taken,
+    /// or the queue pair became ready to receive. Before that [`Time::ZERO`].
     pub fn last_heard(&self, qp: QpId) -> Result<Time, VerbsError> {
-        let _ = qp;
-        Err(VerbsError::NotFound("queue pair"))
+        Ok(self.qp(qp)?.last_heard)
     }
 }
 
-/// What the provider that moves packets calls.
+/// What the provider that moves packets calls; [`transmit`](Engine::transmit) stands with the
+/// packets.
 impl Engine {
     /// Takes in one packet: BTH to the end of payload and pad, its ICRC already checked and cut
     /// off. `path.local` is the address that it came to, `path.remote` its UDP source. Packets to
     /// QPN 1 do not belong here.
     pub fn receive(&mut self, now: Time, path: Path, packet: &[u8]) {
-        let _ = (now, path, packet);
-        self.counters.packets_in += 1;
-        self.counters.dropped_unknown_qpn += 1;
+        self.saw(now);
+        let counters = &mut self.shared.counters;
+        counters.packets_in += 1;
+        let Some(bth) = parse_bth(packet) else {
+            counters.dropped_malformed += 1;
+            return;
+        };
+        let Some(qp) = self.qpns.get(bth.dest_qpn).and_then(|key| self.qps.get_mut(key)) else {
+            counters.dropped_unknown_qpn += 1;
+            return;
+        };
+        let rest = &packet[Bth::LEN..];
+        let (ext_len, pad) = (bth.opcode.ext_len_bytes(), usize::from(bth.pad));
+        let Some(payload_end) = rest.len().checked_sub(pad).filter(|end| *end >= ext_len) else {
+            counters.dropped_malformed += 1;
+            return;
+        };
+        // Members of the default partition, full or limited.
+        if bth.pkey & 0x7fff != 0x7fff {
+            counters.dropped_pkey += 1;
+            return;
+        }
+        let rules = state::rules(qp.state);
+        let is_request = bth.opcode.is_rc_request();
+        let Some(conn) =
+            qp.conn.as_ref().filter(|_| if is_request { rules.take_requests } else { rules.send })
+        else {
+            counters.dropped_state += 1;
+            return;
+        };
+        if conn.path.local != path.local || conn.path.remote != path.remote {
+            counters.dropped_wrong_peer += 1;
+            return;
+        }
+        qp.last_heard = qp.last_heard.max(now);
+        let payload = &rest[ext_len..payload_end];
+        if is_request {
+            qp.on_request(&mut self.shared, &bth, rest, payload);
+        } else if bth.opcode.is_rc_response() {
+            qp.on_response(&mut self.shared, now, &bth, rest, payload);
+        } else {
+            self.shared.counters.dropped_malformed += 1;
+        }
+        self.settle();
     }
 
     /// After the last packet of a batch: what it asked to be acknowledged is due now.
     pub fn end_batch(&mut self, now: Time) {
-        let _ = now;
+        self.saw(now);
+        while let Some(slot) = self.shared.replies.pop() {
+            let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
+            qp.replies_later = false;
+            qp.schedule(&mut self.shared);
+        }
     }
 
-    /// Hands out packets while `sink` has room; gives how many. Also flushes the send queues of
-    /// queue pairs in ERR, which takes no room.
-    pub fn transmit(&mut self, now: Time, sink: &mut impl Sink) -> usize {
-        let _ = (now, sink.has_room());
-        0
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do; [`Time::ZERO`] if
-    /// [`transmit`](Self::transmit) has.
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do, at the earliest;
+    /// [`Time::ZERO`] if [`transmit`](Self::transmit) has something now.
     pub fn deadline(&self) -> Time {
-        Time::NEVER
+        if self.shared.ready.is_empty() && self.shared.flushes.is_empty() {
+            self.shared.timers.earliest()
+        } else {
+            Time::ZERO
+        }
     }
 
     /// Does what is due at `now`: retries and the ends of RNR waits.
     pub fn handle_timeout(&mut self, now: Time) {
-        let _ = now;
+        self.saw(now);
+        while let Some(slot) = self.shared.timers.pop(now) {
+            let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
+            qp.on_deadline(&mut self.shared, now);
+        }
+        self.settle();
     }
 
     /// How much READ data may be on the way to all queue pairs together, in bytes, once the
     /// provider knows its socket's buffer.
     pub fn set_read_budget(&mut self, bytes: u64) {
-        self.config.read_budget_bytes = bytes;
+        self.shared.read_budget.limit_bytes = bytes;
+    }
+
+    /// READ data that is on the way now, in bytes.
+    pub fn read_bytes_in_flight(&self) -> u64 {
+        self.shared.read_budget.used_bytes()
     }
 
     /// What was counted so far.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.shared.counters
+    }
+
+    fn saw(&mut self, now: Time) {
+        self.now = self.now.max(now);
+    }
+
+    /// What a call left to be done on other queue pairs than its own.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        if self.shared.read_budget.freed {
+            self.wake_readers();
+        }
+        while std::mem::take(&mut self.shared.overrun) {
+            self.fail_users_of_overrun_queues();
+        }
+    }
+
+    /// READ budget came free: those who wait may try again, in their order.
+    fn wake_readers(&mut self) {
+        self.shared.read_budget.freed = false;
+        while let Some(slot) = self.shared.read_budget.waiting.pop_front() {
+            let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
+            qp.waits_for_budget = false;
+            qp.schedule(&mut self.shared);
+        }
+    }
+
+    /// A completion queue ran over: who completes there cannot go on (IBTA vol. 1, 10.10.2.5).
+    fn fail_users_of_overrun_queues(&mut self) {
+        for (key, qp) in self.qps.iter_mut() {
+            let dead = |cq: CqId| self.shared.cqs.get(cq.0).is_none_or(Cq::is_dead);
+            let live = !matches!(qp.state, QpState::Reset | QpState::Err);
+            if live && (dead(qp.init.send_cq) || dead(qp.init.recv_cq)) {
+                self.shared.events.push_back(AsyncEvent::QpFatal(QpId(key)));
+                qp.enter_error(&mut self.shared, WcStatus::WrFlush);
+            }
+        }
+    }
+}
+
+/// The header of a packet. A reserved RC opcode is given as one that no responder of ours takes,
+/// so that it is answered as they are.
+fn parse_bth(packet: &[u8]) -> Option<Bth> {
+    match Bth::parse(packet) {
+        Ok(bth) => Some(bth),
+        Err(ParseError::Unknown { field: "BTH opcode", value: 0x00..=0x1f }) => {
+            let mut header: [u8; Bth::LEN] = packet[..Bth::LEN].try_into().ok()?;
+            header[0] = Opcode::SendOnlyInvalidate as u8;
+            Bth::parse(&header).ok()
+        }
+        Err(_) => None,
     }
 }

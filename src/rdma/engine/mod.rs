@@ -12,18 +12,33 @@
 //! [`Engine::handle_timeout`] when [`Engine::deadline`] has passed.
 //!
 //! * [`config`], [`counters`], [`transmit`]: what the provider sees
-//! * `mr`, `cq`, `srq`, `qpn`, `timers`: tables and queues
-//! * `device`: the verbs
+//! * `device`: the verbs, and the way of a packet to its queue pair
+//! * `qp`, `state`: a queue pair, its states and what moving between them does
+//! * `requester` and `completer`: work requests to packets, answers to completions; `retry` and
+//!   `window`: when to send again, and how much
+//! * `responder` and `reads`: requests of the peer, and the READs among them
+//! * `shared`: what all queue pairs use: `mr`, `cq`, `srq`, `qpn`, `timers`
+//!
+//! Nothing here allocates after `create_qp` and the moves to RTR and RTS.
 
+mod completer;
 pub mod config;
 pub mod counters;
 mod cq;
 mod device;
 mod mr;
+mod qp;
 mod qpn;
+mod reads;
+mod requester;
+mod responder;
+mod retry;
+mod shared;
 mod srq;
+mod state;
 mod timers;
 pub mod transmit;
+mod window;
 
 pub use config::EngineConfig;
 pub use counters::Counters;

@@ -1,7 +1,9 @@
 //! Packets on their way out: what the provider gets.
 
 use reactors::memory::Region;
+use reactors::time::Time;
 
+use super::device::Engine;
 use crate::rdma::verbs::Path;
 use crate::wire::num::Qpn;
 
@@ -68,4 +70,70 @@ pub trait Sink {
     fn has_room(&self) -> bool;
     /// Takes a packet; the payload must be read before this returns.
     fn packet(&mut self, out: &Outgoing<'_>);
+}
+
+/// In which order packets leave: the same kind and size together, so that they can share one
+/// segmented send.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    /// READ requests.
+    Read,
+    /// WRITEs and READ responses.
+    Bulk,
+    /// SENDs.
+    Send,
+    /// ACKs and NAKs.
+    Reply,
+}
+
+impl Class {
+    const IN_ORDER: [Class; 4] = [Class::Read, Class::Bulk, Class::Send, Class::Reply];
+}
+
+impl Engine {
+    /// Hands out packets while `sink` has room; gives how many. Of all queue pairs first the READ
+    /// requests, then WRITEs and READ responses, then SENDs, then ACKs, as far as the order
+    /// within each queue pair allows; in turn, a few packets each. Also flushes the send queues of
+    /// queue pairs in ERR, which takes no room.
+    pub fn transmit(&mut self, now: Time, sink: &mut impl Sink) -> usize {
+        self.flush_errored();
+        let mut sent = 0;
+        for class in Class::IN_ORDER {
+            // How many in a row had nothing of this class: all of them ends it.
+            let mut idle = 0;
+            while idle < self.shared.ready.len() {
+                if !sink.has_room() {
+                    self.settle();
+                    return sent;
+                }
+                let Some(slot) = self.shared.ready.pop_front() else { break };
+                let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
+                qp.is_ready = false;
+                let by_this = qp.turn(&mut self.shared, now, class, sink);
+                sent += by_this;
+                if by_this > 0 {
+                    idle = 0;
+                } else {
+                    idle += 1;
+                }
+                if qp.has_output(&self.shared) {
+                    qp.schedule(&mut self.shared);
+                } else if by_this == 0 {
+                    idle -= 1;
+                }
+            }
+        }
+        // What failed on its way out left something to flush.
+        self.flush_errored();
+        self.settle();
+        sent
+    }
+
+    fn flush_errored(&mut self) {
+        while let Some(slot) = self.shared.flushes.pop() {
+            let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
+            qp.flush_due = false;
+            qp.flush_sends(&mut self.shared);
+        }
+    }
 }

@@ -1,1 +1,6 @@
-//! Floor 3: a seeded simulated network below the engine, and a scripted verbs device.
+//! Floor 3: stand-ins for the network and for adapters, all of them seeded and on a virtual clock.
+//!
+//! * [`net`]: a network at the datagram seam that loses, repeats, reorders, delays, corrupts and
+//!   parts, and a world of endpoints on it
+
+pub mod net;

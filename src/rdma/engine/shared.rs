@@ -1,0 +1,119 @@
+//! What all queue pairs of an engine use: tables, queues of work, counters.
+
+use std::collections::VecDeque;
+
+use reactors::slab::Slab;
+
+use super::config::EngineConfig;
+use super::counters::Counters;
+use super::cq::{Cq, Pushed};
+use super::mr::MrTable;
+use super::srq::Srq;
+use super::timers::Timers;
+use crate::rdma::verbs::{AsyncEvent, CqId, Wc};
+
+/// READ data on the way to all queue pairs together.
+pub(super) struct ReadBudget {
+    pub(super) limit_bytes: u64,
+    used_bytes: u64,
+    /// Slots of queue pairs that wait, first come first served.
+    pub(super) waiting: VecDeque<u32>,
+    /// Something was given back since the waiting ones were last looked at.
+    pub(super) freed: bool,
+}
+
+impl ReadBudget {
+    /// Takes `bytes` if they fit, or if nothing at all is on the way.
+    #[inline]
+    pub(super) fn take(&mut self, bytes: u32) -> bool {
+        let fits = self.used_bytes == 0 || self.used_bytes + u64::from(bytes) <= self.limit_bytes;
+        if fits {
+            self.used_bytes += u64::from(bytes);
+        }
+        fits
+    }
+
+    #[inline]
+    pub(super) fn give_back(&mut self, bytes: u32) {
+        self.used_bytes -= u64::from(bytes);
+        self.freed = true;
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+}
+
+/// Everything but the queue pairs.
+pub(super) struct Shared {
+    pub(super) config: EngineConfig,
+    pub(super) rng: fastrand::Rng,
+    pub(super) pds: Slab<()>,
+    pub(super) mrs: MrTable,
+    pub(super) cqs: Slab<Cq>,
+    pub(super) srqs: Slab<Srq>,
+    /// Grows beyond its start only if nobody polls.
+    pub(super) events: VecDeque<AsyncEvent>,
+    pub(super) counters: Counters,
+    pub(super) timers: Timers,
+    /// Slots of queue pairs that have something to send.
+    pub(super) ready: VecDeque<u32>,
+    /// Slots of queue pairs that have something to answer when the batch ends.
+    pub(super) replies: Vec<u32>,
+    /// Slots of queue pairs in ERR whose send queue is to be flushed.
+    pub(super) flushes: Vec<u32>,
+    pub(super) read_budget: ReadBudget,
+    /// A completion queue has just run over.
+    pub(super) overrun: bool,
+}
+
+impl Shared {
+    pub(super) fn new(config: EngineConfig, rng: fastrand::Rng) -> Self {
+        let qps = config.max_qp as usize;
+        Shared {
+            rng,
+            pds: Slab::new(config.max_pd as usize),
+            mrs: MrTable::new(config.max_mr),
+            cqs: Slab::new(config.max_cq as usize),
+            srqs: Slab::new(config.max_srq as usize),
+            events: VecDeque::with_capacity(qps * 2 + 16),
+            counters: Counters::default(),
+            timers: Timers::new(config.max_qp),
+            ready: VecDeque::with_capacity(qps),
+            replies: Vec::with_capacity(qps),
+            flushes: Vec::with_capacity(qps),
+            read_budget: ReadBudget {
+                limit_bytes: config.read_budget_bytes,
+                used_bytes: 0,
+                waiting: VecDeque::with_capacity(qps),
+                freed: false,
+            },
+            overrun: false,
+            config,
+        }
+    }
+
+    /// Queues a completion.
+    #[inline]
+    pub(super) fn complete(&mut self, cq: CqId, wc: Wc) {
+        let Some(queue) = self.cqs.get_mut(cq.0) else { return };
+        match queue.push(wc) {
+            Pushed::Queued => {}
+            Pushed::Lost => self.counters.completions_lost += 1,
+            Pushed::Overrun => {
+                self.counters.completions_lost += 1;
+                self.events.push_back(AsyncEvent::CqOverrun(cq));
+                self.overrun = true;
+            }
+        }
+    }
+
+    /// Takes a slot out of all queues of work.
+    pub(super) fn forget(&mut self, slot: u32) {
+        self.ready.retain(|other| *other != slot);
+        self.replies.retain(|other| *other != slot);
+        self.flushes.retain(|other| *other != slot);
+        self.read_budget.waiting.retain(|other| *other != slot);
+        self.timers.remove(slot);
+    }
+}

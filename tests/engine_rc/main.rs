@@ -1,0 +1,7 @@
+//! The RC engine, rule by rule: pairs of engines on a good network, and single engines whose peer
+//! is the test.
+
+#[path = "../engine_support/mod.rs"]
+mod support;
+
+mod transfers;
