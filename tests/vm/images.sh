@@ -61,6 +61,7 @@ if [ "$(cat stamp-rootfs 2>/dev/null)" != "$GUEST_PACKAGES" ]; then
         --include="$GUEST_PACKAGES" bookworm rootfs.new $sources
     mkdir -p rootfs.new/opt/busybox
     busybox --list | while read -r applet; do ln -sf /bin/busybox "rootfs.new/opt/busybox/$applet"; done
+    [ -e rootfs.new/bin/sh ] || ln -s bash rootfs.new/bin/sh # dash is not among the packages
     mv rootfs.new rootfs
     rm -f stamp-6.* # their modules went with the old tree
     echo "$GUEST_PACKAGES" >stamp-rootfs

@@ -82,6 +82,9 @@ fio_run() {
 # fio_verify NAME ARGUMENTS... : writes or mixes with a crc32c in every block, and reads it back.
 fio_verify() { fio_run "$@" --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_backlog=0; }
 
+# keep_sums LUN : what the disk reads back as, in pieces of 64 KiB, for `same_as_guest` on the host.
+keep_sums() { dd if="$(disk "$1")" bs=1M iflag=direct status=none | split -b 64k --filter=md5sum >"/share/lun$1.sums"; }
+
 # kernel_is_well : no oops, no warning, no stuck task in this guest's log.
 kernel_is_well() {
     ! dmesg | grep -E 'BUG:|Oops|general protection|Kernel panic|blocked for more than' ||
@@ -89,3 +92,27 @@ kernel_is_well() {
 }
 # rxe_counters : the retransmissions that rxe counted, for the log.
 rxe_counters() { (cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep -HE '^[1-9]' ./* | tr '\n' ' ') || true; echo; }
+
+# patient : a lost session is restored for as long as it takes, and no I/O fails meanwhile.
+patient() {
+    local p
+    for p in /sys/class/srp_remote_ports/*; do
+        echo 2 >"$p/reconnect_delay"
+        echo off >"$p/fast_io_fail_tmo"
+        echo off >"$p/dev_loss_tmo"
+    done
+}
+# reconnects : how often the initiator had to restore a session, by its own log.
+reconnects() { dmesg | grep -c 'ib_srp: reconnect succeeded\|reconnect succeeded' || true; }
+
+# netem_both WHAT... : a fault on both directions of eth0 (the incoming one through an ifb device).
+netem_both() {
+    modprobe -a sch_netem ifb act_mirred cls_matchall sch_ingress
+    ip link show ifb0 >/dev/null 2>&1 || ip link add ifb0 type ifb
+    ip link set ifb0 mtu 9000 txqueuelen 20000 up
+    tc qdisc show dev eth0 | grep -q ingress ||
+        { tc qdisc add dev eth0 handle ffff: ingress && tc filter add dev eth0 parent ffff: matchall action mirred egress redirect dev ifb0; }
+    tc qdisc replace dev eth0 root netem limit 20000 "$@"
+    tc qdisc replace dev ifb0 root netem limit 20000 "$@"
+}
+netem_off() { tc qdisc del dev eth0 root; tc qdisc del dev ifb0 root; }
