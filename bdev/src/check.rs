@@ -33,6 +33,14 @@ impl Regions {
         Ok(RegionId((self.known.len() - 1) as u16))
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Region> {
+        self.known.iter()
+    }
+
     #[inline]
     pub(crate) fn get(&self, id: RegionId) -> Option<&Region> {
         self.known.get(usize::from(id.0))

@@ -122,10 +122,14 @@ pub trait BlockQueue {
     /// How many operations were taken and have not completed.
     fn in_flight(&self) -> usize;
 
-    /// A descriptor that becomes readable when completions wait, for sleeping reactors.
+    /// A descriptor that becomes readable when completions wait, for sleeping reactors. It speaks
+    /// between [`next_deadline`](Self::next_deadline) and the next poll only, so that a reactor
+    /// that is awake need not pay for it. It is this queue's own until the queue is dropped.
     fn wait_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// When the next poll has something to do without any descriptor becoming ready.
+    /// When the next poll has something to do without any descriptor becoming ready. To be asked
+    /// last, after the poll that found nothing, by who then sleeps on
+    /// [`wait_fd`](Self::wait_fd), and no longer than until this time.
     fn next_deadline(&self) -> Time {
         Time::NEVER
     }

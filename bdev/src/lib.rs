@@ -5,7 +5,7 @@
 //! in bytes and blocks. It knows no SCSI and no network.
 //!
 //! * the interface: [`device`], [`io`]; their counters: [`stats`]
-//! * devices: [`malloc`], [`null`]
+//! * devices: [`uring`] (file or block device), [`malloc`], [`null`]
 //! * a blocking driver for tests and tools: [`testing`]
 //!
 //! A queue allocates when it is opened and not after.
@@ -16,6 +16,7 @@ pub mod malloc;
 pub mod null;
 pub mod stats;
 pub mod testing;
+pub mod uring;
 
 mod check;
 mod instant;

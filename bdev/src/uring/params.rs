@@ -1,0 +1,83 @@
+//! Which kind of ring this kernel makes: the best one first, older ways as fall-backs.
+
+use std::io;
+
+use io_uring::{IoUring, Probe, opcode};
+
+use crate::io::OpenError;
+
+/// Entries of the submission queue: what one system call hands over at most.
+const SQ_ENTRIES: u32 = 256;
+
+/// How a ring was set up, for the log.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Setup {
+    /// SINGLE_ISSUER and DEFER_TASKRUN (6.1): completions are run when we ask, on our core.
+    Deferred,
+    /// COOP_TASKRUN (5.19): completions never interrupt us, any system call runs them.
+    Cooperative,
+    /// Neither.
+    Plain,
+}
+
+/// A ring for `operations` at once, each of which may be under cancellation as well.
+pub(super) fn build(operations: usize) -> Result<(IoUring, Setup), OpenError> {
+    let cq_entries = u32::try_from(operations * 2).unwrap_or(u32::MAX);
+    let mut refused = io::Error::from_raw_os_error(libc::EINVAL);
+    for setup in [Setup::Deferred, Setup::Cooperative, Setup::Plain] {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(cq_entries).setup_clamp().dontfork();
+        match setup {
+            // Without the flag in memory nothing would tell that deferred work waits.
+            Setup::Deferred => {
+                builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
+            }
+            Setup::Cooperative => {
+                builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+            }
+            Setup::Plain => {}
+        }
+        match builder.build(SQ_ENTRIES) {
+            Ok(ring) => {
+                check_operations(&ring)?;
+                tracing::debug!(
+                    "io_uring: {setup:?}, {} submissions, {} completions",
+                    SQ_ENTRIES,
+                    ring.params().cq_entries()
+                );
+                return Ok((ring, setup));
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = error,
+            Err(error) => return Err(explain(&error)),
+        }
+    }
+    Err(explain(&refused))
+}
+
+fn explain(error: &io::Error) -> OpenError {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EPERM) => {
+            "not permitted here; set the sysctl kernel.io_uring_disabled to 0, or 1 and join its group"
+        }
+        Some(libc::ENOSYS) => {
+            "this kernel, or the container's seccomp filter, has no io_uring; Linux 5.11 is needed"
+        }
+        Some(libc::ENOMEM) => "no memory for the ring; raise the limit of locked memory (ulimit -l)",
+        Some(libc::EMFILE | libc::ENFILE) => "too many open files; raise the limit (ulimit -n)",
+        _ => "the ring could not be made",
+    };
+    OpenError::new("io_uring", format_args!("{remedy} ({error})"))
+}
+
+fn check_operations(ring: &IoUring) -> Result<(), OpenError> {
+    let mut probe = Probe::new();
+    let known = ring.submitter().register_probe(&mut probe).is_ok();
+    let needed =
+        [opcode::Read::CODE, opcode::Write::CODE, opcode::Fallocate::CODE, opcode::AsyncCancel::CODE];
+    // EXT_ARG came with 5.11; switching the eventfd in memory with 5.8.
+    let recent = ring.params().is_feature_ext_arg();
+    if recent && known && needed.iter().all(|&code| probe.is_supported(code)) {
+        return Ok(());
+    }
+    Err(OpenError::new("io_uring", "this kernel's io_uring is too old; Linux 5.11 is needed"))
+}
