@@ -7,6 +7,8 @@
 //! * what there is: [`model`], owned by one thread
 //! * what can be asked: [`methods`]
 
+#[cfg(test)]
+pub(crate) mod fake;
 pub mod framing;
 pub mod jsonrpc;
 pub mod login;

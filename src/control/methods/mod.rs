@@ -8,6 +8,8 @@ mod bdev;
 mod config;
 mod framework;
 mod srp;
+#[cfg(test)]
+mod tests;
 
 pub use self::config::{CallList, ConfigError};
 
