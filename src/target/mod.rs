@@ -3,19 +3,38 @@
 //! The control plane above it makes a [`snapshot::Snapshot`] and hands it down through
 //! [`handle::TargetHandle`]; nothing here knows how the operator said what it says.
 
+//!
+//! * what the control plane sees: [`handle`], [`snapshot`], [`access`], [`identity`], [`limits`]
+//! * the loop: [`shard`]; a task's way: `intake`, `pipeline`, `respond`; its values: [`task`],
+//!   [`channel`], [`wr`]
+//! * what a shard owns: [`slots`] (receive memory), [`pool`] (data memory), [`luns`]
+//! * what shards share, off the fast path: [`nexus`] (unit attentions), [`fence`]
+//! * logins on shard 0: [`accept`]; between shards: [`message`]
+//! * ends: [`drain`] (table and waits), `reaper`; task management: [`manage`]
+//! * how it starts: [`start`]
+
+pub mod accept;
 pub mod access;
+mod admin;
+pub mod channel;
+pub mod drain;
+pub mod fabric;
+pub mod fence;
 pub mod handle;
 pub mod identity;
+mod intake;
 pub mod limits;
+pub mod luns;
+pub mod manage;
+pub mod message;
+pub mod nexus;
+mod pipeline;
+pub mod pool;
+mod reaper;
+mod respond;
+pub mod shard;
+pub mod slots;
 pub mod snapshot;
-
-/// Why a target did not start; one line that names what was wrong.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(pub String);
-
-/// Starts the shards, one a core, with the first snapshot. Returns when all of them run.
-pub fn start(config: handle::StartConfig) -> Result<handle::TargetHandle, StartError> {
-    let shards = config.cores.len();
-    Err(StartError(format!("this build has no shards yet, {shards} were asked for")))
-}
+pub mod start;
+pub mod task;
+pub mod wr;

@@ -10,6 +10,7 @@ use bdev::Bdev;
 use uuid::Uuid;
 
 use super::access::AccessList;
+use super::fence::Fences;
 use super::limits::Limits;
 
 /// Who the target is on the wire.
@@ -53,6 +54,8 @@ pub struct LunEntry {
     pub uuid: Uuid,
     /// Writes are refused, whatever the device would do.
     pub read_only: bool,
+    /// Ranges where an abandoned write may still land; the same for every shard.
+    pub fences: Arc<Fences>,
 }
 
 /// Highest LUN: what the flat space addressing of 14 bits can say (SAM-5, 4.7.7.3).

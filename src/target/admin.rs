@@ -1,0 +1,267 @@
+//! What the control plane asks of a shard: configuration, listeners, queries, the end.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reactors::time::Time;
+
+use super::access::InitiatorId;
+use super::drain::{Life, Why};
+use super::fabric::Fabric;
+use super::handle::{ChannelInfo, Command, Reply, ReplySlot, Request, SessionId, ShardStats};
+use super::limits::CHUNK_BYTES;
+use super::shard::{Shard, target_info};
+use super::snapshot::Snapshot;
+use crate::rdma::verbs::{ListenerId, Service};
+use crate::scsi::Condition;
+
+/// The end of the target's service, in progress.
+struct Leaving {
+    reply: ReplySlot,
+    deadline: Time,
+    /// Commands that were cut off.
+    cut: usize,
+}
+
+/// What the control plane waits for, and the listeners.
+#[derive(Default)]
+pub(super) struct Admin {
+    listeners: HashMap<SocketAddr, Vec<ListenerId>>,
+    /// Configurations that removed a logical unit and wait until its commands are done.
+    applying: Vec<ReplySlot>,
+    leaving: Option<Leaving>,
+    stopped: bool,
+}
+
+impl Admin {
+    /// Whether the slow lane has something to do for the control plane.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.applying.is_empty() || self.leaving.is_some()
+    }
+
+    /// Whether the shard was told to leave its reactor.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+}
+
+impl<F: Fabric> Shard<F> {
+    pub(super) fn on_command(&mut self, now: Time, command: Command) {
+        let Command { request, reply } = command;
+        match request {
+            Request::Apply(snapshot) => self.apply(snapshot, reply),
+            Request::AddListener(address) => reply.send(self.add_listener(address)),
+            Request::RemoveListener(address) => reply.send(self.remove_listener(address)),
+            Request::Sessions => reply.send(Reply::Channels(self.channel_infos(now))),
+            Request::Stats => reply.send(Reply::Stats(Box::new(self.stats()))),
+            Request::Disconnect(session) => reply.send(Reply::Count(self.disconnect(now, session))),
+            Request::Drain(within) => self.leave(now, within, reply),
+            Request::Stop => {
+                self.admin.stopped = true;
+                reply.send(Reply::Done);
+            }
+        }
+    }
+
+    fn apply(&mut self, snapshot: Arc<Snapshot>, reply: ReplySlot) {
+        match self.luns.apply(&snapshot, self.pool.region(), self.slots.region()) {
+            Ok(changes) => {
+                self.target = target_info(&snapshot);
+                // Only the registry raises, so that each nexus hears of it once.
+                if let Some(acceptor) = &self.acceptor {
+                    if changes.inventory {
+                        let luns = snapshot.luns.iter().map(|entry| entry.lun);
+                        acceptor.raise_all(luns, Condition::LunsChanged);
+                    }
+                    for lun in changes.resized {
+                        acceptor.raise(lun, Condition::CapacityChanged, None);
+                    }
+                }
+                self.snapshot = snapshot;
+                self.admin.applying.push(reply);
+                self.wake_slow_lane();
+            }
+            Err(error) => reply.send(Reply::Refused(error.to_string())),
+        }
+    }
+
+    fn add_listener(&mut self, address: SocketAddr) -> Reply {
+        if self.admin.listeners.contains_key(&address) {
+            return Reply::Refused(format!("{address} is served already"));
+        }
+        let first = !self.admin.listeners.keys().any(|other| other.ip() == address.ip());
+        if first && let Err(error) = self.fabric.open_port(address.ip()) {
+            return Reply::Refused(error.to_string());
+        }
+        let mut listeners = Vec::new();
+        if self.acceptor.is_some() {
+            let ib_cm =
+                self.snapshot.identity.map(|identity| Service::IbCm { service_id: identity.ioc_guid });
+            let services = [Some(Service::RdmaCm { port: address.port() }), ib_cm.filter(|_| first)];
+            for service in services.into_iter().flatten() {
+                match self.fabric.listen(Some(address.ip()), service) {
+                    Ok(listener) => listeners.push(listener),
+                    Err(error) => {
+                        self.admin.listeners.insert(address, listeners);
+                        self.remove_listener(address);
+                        return Reply::Refused(format!("{address}: {error}"));
+                    }
+                }
+            }
+        }
+        self.admin.listeners.insert(address, listeners);
+        Reply::Done
+    }
+
+    fn remove_listener(&mut self, address: SocketAddr) -> Reply {
+        let Some(listeners) = self.admin.listeners.remove(&address) else {
+            return Reply::Refused(format!("{address} is not served"));
+        };
+        for listener in listeners {
+            if let Err(error) = self.fabric.unlisten(listener) {
+                tracing::debug!(%address, %error, "a listener was gone already");
+            }
+        }
+        // Sessions that came by this address stay, so its port stays while there are any.
+        let in_use = self.admin.listeners.keys().any(|other| other.ip() == address.ip())
+            || self.channels.iter().any(|(_, channel)| channel.path.local == address.ip());
+        if !in_use {
+            self.fabric.close_port(address.ip());
+        }
+        Reply::Done
+    }
+
+    fn disconnect(&mut self, now: Time, session: SessionId) -> usize {
+        let of_session: Vec<_> = self
+            .channels
+            .iter()
+            .filter(|(_, channel)| channel.life.takes_ius() && session_id(&channel.nexus.id) == session)
+            .map(|(key, _)| key)
+            .collect();
+        for &key in &of_session {
+            self.end_channel(now, key, Why::Kicked);
+        }
+        of_session.len()
+    }
+
+    fn leave(&mut self, now: Time, within: Duration, reply: ReplySlot) {
+        if let Some(acceptor) = &mut self.acceptor {
+            acceptor.close();
+        }
+        self.admin.leaving = Some(Leaving { reply, deadline: now + within, cut: 0 });
+        self.wake_slow_lane();
+    }
+
+    /// Answers what has become true meanwhile.
+    pub(super) fn step_admin(&mut self, now: Time) {
+        if !self.luns.has_retired() {
+            for reply in self.admin.applying.drain(..) {
+                reply.send(Reply::Done);
+            }
+        }
+        let Some(mut leaving) = self.admin.leaving.take() else { return };
+        let overdue = now >= leaving.deadline;
+        let ending: Vec<_> = self
+            .channels
+            .iter()
+            .filter(|(_, channel)| channel.life.takes_ius() && (overdue || channel.tasks == 0))
+            .map(|(key, channel)| (key, channel.tasks))
+            .collect();
+        for (key, tasks) in ending {
+            leaving.cut += tasks as usize;
+            self.end_channel(now, key, Why::ShutDown);
+        }
+        let told = self.acceptor.as_ref().is_none_or(|acceptor| acceptor.is_empty());
+        if overdue || (self.channels.is_empty() && told) {
+            leaving.reply.send(Reply::Count(leaving.cut));
+        } else {
+            self.admin.leaving = Some(leaving);
+        }
+    }
+
+    fn channel_infos(&self, now: Time) -> Vec<ChannelInfo> {
+        self.channels
+            .iter()
+            .map(|(_, channel)| ChannelInfo {
+                session: session_id(&channel.nexus.id),
+                index: channel.index,
+                shard: self.index,
+                qpn: channel.qpn.get(),
+                local: channel.path.local,
+                peer: channel.path.remote,
+                state: life_word(channel.life),
+                credits: channel.srp.credit().granted(),
+                commands: channel.tasks,
+                commands_total: channel.srp.counts().commands,
+                read_bytes: channel.read_bytes,
+                written_bytes: channel.written_bytes,
+                it_iu_bytes: channel.srp.params().max_it_iu_bytes,
+                immediate_data: channel.srp.params().immediate_offset.is_some(),
+                age_ms: now.since(channel.since).as_millis() as u64,
+            })
+            .collect()
+    }
+
+    fn stats(&self) -> ShardStats {
+        let slots = self.slots.counts();
+        let c = &self.counts;
+        let mut counters = vec![
+            ("commands", c.commands),
+            ("task_management", c.task_management),
+            ("malformed", c.malformed),
+            ("violations", c.violations),
+            ("late_receives", c.late_receives),
+            ("stale_completions", c.stale_completions),
+            ("aborted", c.aborted),
+            ("tmf_failed", c.tmf_failed),
+            ("orphans", c.orphans),
+            ("block_errors", c.block_errors),
+            ("channels_ended", c.channels_ended),
+            ("drains_overdue", c.drains_overdue),
+            ("silent_peers", c.silent_peers),
+            ("memory_waits", c.memory_waits),
+            ("window_waits", c.window_waits),
+            ("memory_free_bytes", self.pool.free_bytes() as u64),
+            ("memory_bytes", self.pool.capacity_bytes() as u64),
+            ("recv_total", slots.total.into()),
+            ("recv_held", slots.held.into()),
+            ("recv_granted", slots.granted.into()),
+        ];
+        if let Some(acceptor) = &self.acceptor {
+            counters.push(("logins_accepted", acceptor.counts.accepted));
+            counters.push(("logins_refused", acceptor.counts.refused));
+            counters.push(("logins_abandoned", acceptor.counts.abandoned));
+            counters.push(("sessions", acceptor.nexuses() as u64));
+        }
+        counters.extend(self.fabric.counters());
+        ShardStats {
+            shard: self.index,
+            core: self.core,
+            tid: self.tid,
+            reactor: self.reactor.read(),
+            pollers: vec![format!("srp_shard_{}", self.index)],
+            counters,
+            channels: self.channels.len() as u32,
+            tasks: self.tasks.len() as u32,
+            recv_posted: slots.posted,
+            chunks_free: (self.pool.free_bytes() / CHUNK_BYTES) as u32,
+        }
+    }
+}
+
+fn session_id(nexus: &super::nexus::NexusId) -> SessionId {
+    SessionId { initiator: InitiatorId(nexus.initiator.0), target: nexus.target.0 }
+}
+
+fn life_word(life: Life) -> &'static str {
+    match life {
+        Life::Connecting => "connecting",
+        Life::Live => "live",
+        Life::Draining => "draining",
+        Life::Quiescing => "quiescing",
+        Life::Flushed => "flushed",
+        Life::Destroyed => "destroyed",
+    }
+}

@@ -1,0 +1,21 @@
+//! What a shard needs of an RDMA provider beyond the verbs: ports that come and go.
+
+use std::net::IpAddr;
+
+use crate::rdma::verbs::{Connections, Device, VerbsError};
+
+/// A provider's context of one shard.
+pub trait Fabric: Device + Connections {
+    /// Takes part in receiving for `address`. Shard 0 is asked first and opens for all; the others
+    /// join in their order.
+    fn open_port(&mut self, address: IpAddr) -> Result<(), VerbsError>;
+
+    /// Receives for `address` no more.
+    fn close_port(&mut self, address: IpAddr);
+
+    /// Changes whenever [`Device::wait_fds`] would answer differently.
+    fn wait_fds_epoch(&self) -> u64;
+
+    /// What the provider counted, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}

@@ -1,0 +1,278 @@
+//! From a received information unit to a task: SRP says what is asked, SCSI says what to do.
+
+use reactors::slab::Key;
+use reactors::time::Time;
+
+use super::drain::{LifeEvent, Why};
+use super::fabric::Fabric;
+use super::limits::CHUNK_BYTES;
+use super::message::Message;
+use super::shard::Shard;
+use super::slots::Slots;
+use super::task::{Phase, Source, Task, TaskSeed, Transfer};
+use crate::rdma::verbs::{Wc, WcStatus};
+use crate::scsi::{self, Call, Condition, Demand, Outcome, Plan, Unit};
+use crate::srp::channel::{Command, Inbound};
+use crate::srp::descriptors::BufferRef;
+use crate::srp::{Direction, SenseCode};
+use crate::wire::scsi::lun::LunField;
+use crate::wire::scsi::sense::{Asc, Sense, SenseKey};
+
+/// INVALID FIELD IN COMMAND INFORMATION UNIT: the data buffer does not fit the command.
+const BAD_BUFFER: Sense = Sense::new(SenseKey::IllegalRequest, Asc(0x0e, 0x03));
+
+impl<F: Fabric> Shard<F> {
+    /// A receive slot came back: with an information unit, or flushed.
+    pub(super) fn on_receive(&mut self, now: Time, slot: Key, wc: &Wc) {
+        let Some(slot) = self.slots.take(slot) else {
+            self.counts.stale_completions += 1;
+            return;
+        };
+        let key = self.by_qpn.get(&wc.qpn).copied();
+        let live = key.filter(|&key| self.channels.get(key).is_some_and(|channel| channel.life.takes_ius()));
+        // A completion of a queue pair that is unknown or on its way out is nothing to wonder at:
+        // its slot goes straight back.
+        let (Some(key), WcStatus::Success) = (live, wc.status) else {
+            self.counts.late_receives += 1;
+            self.slots.put(slot);
+            return;
+        };
+        self.on_data_first(key);
+        self.on_information_unit(now, key, slot, wc.len_bytes);
+    }
+
+    /// The peer has shown that it is up, by data before its RTU maybe.
+    pub(super) fn on_data_first(&mut self, key: Key) {
+        let Some(channel) = self.channels.get_mut(key) else { return };
+        if channel.life == super::drain::Life::Connecting {
+            let conn = channel.conn;
+            self.on_established(key);
+            self.peers.send(0, Message::DataFirst { conn });
+        }
+    }
+
+    /// The connection is established.
+    pub(super) fn on_established(&mut self, key: Key) {
+        let Some(channel) = self.channels.get_mut(key).filter(|channel| channel.life.takes_ius()) else {
+            return;
+        };
+        if channel.advance(LifeEvent::Established) {
+            tracing::info!(
+                shard = self.index,
+                qpn = %channel.qpn,
+                initiator = %channel.nexus.id.initiator,
+                peer = %channel.path.remote,
+                channel = channel.index,
+                "logged in"
+            );
+        }
+    }
+
+    fn on_information_unit(&mut self, now: Time, key: Key, slot: u32, iu_bytes: u32) {
+        let Some(channel) = self.channels.get_mut(key) else { return };
+        let seed = |tag, sol_not| TaskSeed { channel: key, tag, sol_not, slot, iu_bytes };
+        let inbound = self
+            .slots
+            .region()
+            .with_bytes(Slots::offset(slot), iu_bytes as usize, |iu| owned(channel.srp.on_iu(iu)))
+            .expect("a receive completion lies in its slot");
+        match inbound {
+            Inbound::Command(command) => {
+                self.counts.commands += 1;
+                let seed = seed(command.tag, command.sol_not);
+                if let Some(task) = self.new_task(now, seed, true) {
+                    self.start_command(now, task, &command);
+                }
+            }
+            Inbound::Malformed { tag, sol_not, why, sense } => {
+                self.counts.malformed += 1;
+                tracing::debug!(shard = self.index, %why, "a command is malformed");
+                if let Some(task) = self.new_task(now, seed(tag, sol_not), true) {
+                    self.refuse(task, sense);
+                }
+            }
+            Inbound::Overlapped { tag, sol_not, task, sense } => {
+                self.counts.malformed += 1;
+                if let Some(other) = self.tasks.key_at(task) {
+                    self.abort(now, other, super::task::Ending::Silent);
+                }
+                if let Some(task) = self.new_task(now, seed(tag, sol_not), false) {
+                    self.refuse(task, sense);
+                }
+            }
+            Inbound::TaskManagement { request, action } => {
+                self.counts.task_management += 1;
+                if let Some(task) = self.new_task(now, seed(request.tag, request.sol_not), false) {
+                    self.start_management(now, task, &request, &action);
+                }
+            }
+            Inbound::Logout { .. } => {
+                self.slots.put(slot);
+                self.end_channel(now, key, Why::LoggedOut);
+            }
+            Inbound::Expected | Inbound::Closing => self.slots.put(slot),
+            Inbound::Violation(violation) => {
+                self.slots.put(slot);
+                self.counts.violations += 1;
+                self.end_channel(now, key, Why::Violation(violation.to_string()));
+            }
+        }
+    }
+
+    /// A task in a free place; its tag is registered if `tagged`.
+    fn new_task(&mut self, now: Time, seed: TaskSeed, tagged: bool) -> Option<Key> {
+        let (channel, slot, tag) = (seed.channel, seed.slot, seed.tag);
+        let Ok(key) = self.tasks.insert(Task::new(seed, now)) else {
+            // As many tasks as receive slots: a task always finds a place while its slot is held.
+            debug_assert!(false, "no place for a task although its slot was free");
+            self.slots.put(slot);
+            return None;
+        };
+        let channel = self.channels.get_mut(channel)?;
+        channel.tasks += 1;
+        if tagged {
+            let registered = channel.srp.begin(tag, key.slot);
+            debug_assert!(registered.is_ok(), "{registered:?}");
+            self.tasks.get_mut(key)?.tagged = registered.is_ok();
+        }
+        Some(key)
+    }
+
+    /// Answers with CHECK CONDITION before SCSI looks at the command.
+    fn refuse(&mut self, key: Key, code: SenseCode) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let sense_key = SenseKey::from_low_bits(code.key);
+        task.outcome = Outcome::check(Sense::new(sense_key, Asc(code.asc, code.ascq)));
+        self.responses.push(key);
+    }
+
+    fn start_command(&mut self, now: Time, key: Key, command: &Command<'_>) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(channel) = self.channels.get(task.channel) else { return };
+        let field = LunField::parse(&command.lun.0);
+        if let LunField::Unit(lun) = field {
+            task.lun_number = Some(lun.get());
+            task.lun = self.luns.find(lun.get());
+        }
+        task.direction = command.direction;
+        task.buffer = command.buffer;
+        let lun = task.lun.and_then(|lun| self.luns.get(lun));
+        let unit = match (field, lun) {
+            (LunField::ReportLuns, _) => Unit::ReportLuns,
+            (_, Some(lun)) => Unit::Disk(&lun.info),
+            (_, None) => Unit::Absent,
+        };
+        let plan = scsi::start(Call {
+            unit,
+            target: &self.target,
+            luns: &mut self.luns.numbers(),
+            attention: lun.map(|lun| channel.nexus.attention(lun.entry.lun)),
+            cdb: &command.cdb,
+            data: &mut self.scratch,
+        });
+        if let Some(lun) = task.lun.and_then(|lun| self.luns.get_mut(lun)) {
+            lun.tasks += 1;
+        } else {
+            task.lun = None;
+        }
+        if let Plan::Done(Outcome { luns_reported: true, .. }) = plan {
+            channel.nexus.clear_everywhere(Condition::LunsChanged);
+        }
+        match self.plan_transfer(key, &plan) {
+            Ok(()) => self.run(now, key),
+            Err(outcome) => self.fail(key, outcome),
+        }
+    }
+
+    /// Decides which bytes move and through which memory.
+    fn plan_transfer(&mut self, key: Key, plan: &Plan) -> Result<(), Outcome> {
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        let buffer = u64::from(task.buffer.len_bytes());
+        let (wanted, bytes) = match plan.demand() {
+            Demand::Nothing => (Direction::None, 0),
+            Demand::In(bytes) => (Direction::In, bytes),
+            Demand::Out(bytes) => (Direction::Out, bytes),
+        };
+        let block_bytes = match plan {
+            Plan::Done(outcome) => {
+                task.outcome = *outcome;
+                1
+            }
+            Plan::Block(op) => {
+                task.op = Some(*op);
+                op.extent().block_bytes as usize
+            }
+        };
+        if wanted == Direction::None {
+            task.phase = if task.op.is_some() { Phase::Block } else { Phase::Respond };
+            return Ok(());
+        }
+        // Data without a buffer of that direction; a write of more than the buffer holds would
+        // leave a part of the medium's blocks undefined.
+        if wanted != task.direction || (wanted == Direction::Out && bytes > buffer) {
+            return Err(Outcome::check(BAD_BUFFER));
+        }
+        task.command_bytes = bytes;
+        let total = bytes.min(buffer) as u32;
+        if total == 0 {
+            task.phase = Phase::Respond;
+            return Ok(());
+        }
+        if let Plan::Done(outcome) = plan {
+            task.parameters = Some(self.scratch[..outcome.data_len].into());
+        }
+        let align = task.lun.and_then(|lun| self.luns.get(lun)).map_or(1, |lun| lun.buffer_align_bytes);
+        task.transfer = transfer(total, &task.buffer, block_bytes, |offset| {
+            let at = task.slot.map_or(0, Slots::offset) + offset;
+            at.is_multiple_of(align)
+        });
+        task.phase = Phase::Memory;
+        Ok(())
+    }
+}
+
+/// How `total` bytes move: in chunks of at most [`CHUNK_BYTES`], memory for an external table
+/// included, so that a task takes all its memory at once. Aligned immediate data need none.
+fn transfer(total: u32, buffer: &BufferRef, block_bytes: usize, aligned: impl Fn(usize) -> bool) -> Transfer {
+    let table = match buffer {
+        BufferRef::External { table, .. } => (table.len_bytes as usize).next_multiple_of(4096),
+        _ => 0,
+    };
+    let whole = (total as usize).next_multiple_of(block_bytes);
+    let chunk_room = whole.min(CHUNK_BYTES - table);
+    let in_slot = matches!(buffer, BufferRef::Immediate { offset, .. } if aligned(usize::from(*offset)));
+    Transfer {
+        total,
+        chunk_room: chunk_room as u32,
+        need: if in_slot { 0 } else { table + chunk_room },
+        chunk_at: table,
+        source: if in_slot { Source::Slot } else { Source::Pool },
+        ..Transfer::default()
+    }
+}
+
+/// The inbound value without a borrow of the slot: what a task keeps of its descriptors are plain
+/// numbers already, and no command that we know has additional CDB bytes.
+fn owned(inbound: Inbound<'_>) -> Inbound<'static> {
+    match inbound {
+        Inbound::Command(command) => Inbound::Command(Command {
+            tag: command.tag,
+            sol_not: command.sol_not,
+            lun: command.lun,
+            attribute: command.attribute,
+            cdb: command.cdb,
+            additional_cdb: &[],
+            direction: command.direction,
+            buffer: command.buffer,
+        }),
+        Inbound::Malformed { tag, sol_not, why, sense } => Inbound::Malformed { tag, sol_not, why, sense },
+        Inbound::Overlapped { tag, sol_not, task, sense } => {
+            Inbound::Overlapped { tag, sol_not, task, sense }
+        }
+        Inbound::TaskManagement { request, action } => Inbound::TaskManagement { request, action },
+        Inbound::Logout { tag } => Inbound::Logout { tag },
+        Inbound::Expected => Inbound::Expected,
+        Inbound::Closing => Inbound::Closing,
+        Inbound::Violation(violation) => Inbound::Violation(violation),
+    }
+}

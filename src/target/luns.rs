@@ -1,0 +1,232 @@
+//! The logical units as one shard has them open: a block queue each, what SCSI says of it, and
+//! the tasks that wait there.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bdev::{BlockQueue, OpenError, RegionId};
+use reactors::memory::Region;
+use reactors::slab::{Key, Slab};
+
+use super::limits::{CHUNK_BYTES, MAX_TRANSFER_BYTES};
+use super::snapshot::{LunEntry, MAX_LUN, Snapshot};
+use crate::scsi::{LunInfo, Naa};
+use crate::wire::scsi::inquiry::ascii_field;
+use crate::wire::scsi::lun::Lun;
+
+/// Operations that one shard has at one block device at most; what exceeds it waits.
+pub const QUEUE_DEPTH: usize = 256;
+/// Most logical units of a target.
+pub const MAX_LUNS: usize = 1024;
+
+/// A logical unit on this shard.
+pub struct OpenLun {
+    /// What the configuration says.
+    pub entry: LunEntry,
+    /// What SCSI says.
+    pub info: LunInfo,
+    /// This shard's way to the device.
+    pub queue: Box<dyn BlockQueue>,
+    /// The data pool, as the queue knows it.
+    pub pool_region: RegionId,
+    /// The receive slots, as the queue knows them.
+    pub slot_region: RegionId,
+    /// Alignment of buffers that the device takes without a copy of its own, in bytes.
+    pub buffer_align_bytes: usize,
+    /// Tasks whose operation the queue had no room for, oldest first.
+    pub waiting: VecDeque<Key>,
+    /// Tasks whose write waits for a fence, oldest first.
+    pub held: VecDeque<Key>,
+    /// Tasks that name this LUN.
+    pub tasks: u32,
+    /// The configuration has it no more: it goes when its last task has ended.
+    pub retired: bool,
+}
+
+/// All logical units of this shard.
+pub struct Luns {
+    open: Slab<OpenLun>,
+    /// Which of the open ones a LUN number means now.
+    by_number: Box<[Option<Key>]>,
+    numbers: Vec<u16>,
+    places: u32,
+    epoch: u64,
+}
+
+/// What a new configuration changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Logical units came or went.
+    pub inventory: bool,
+    /// LUNs whose capacity is another now.
+    pub resized: Vec<u16>,
+}
+
+impl Default for Luns {
+    fn default() -> Self {
+        Luns {
+            // Twice, since a removed one may linger while its successor is open.
+            open: Slab::new(2 * MAX_LUNS),
+            by_number: vec![None; usize::from(MAX_LUN) + 1].into(),
+            numbers: Vec::new(),
+            places: 0,
+            epoch: 0,
+        }
+    }
+}
+
+impl Luns {
+    /// The LUN of this number, if the target has it.
+    #[inline]
+    pub fn find(&self, lun: u16) -> Option<Key> {
+        *self.by_number.get(usize::from(lun))?
+    }
+
+    /// An open LUN.
+    #[inline]
+    pub fn get(&self, key: Key) -> Option<&OpenLun> {
+        self.open.get(key)
+    }
+
+    /// An open LUN.
+    #[inline]
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut OpenLun> {
+        self.open.get_mut(key)
+    }
+
+    /// All open LUNs, retired ones too.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut OpenLun)> {
+        self.open.iter_mut()
+    }
+
+    /// All open LUNs, retired ones too.
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &OpenLun)> {
+        self.open.iter()
+    }
+
+    /// The open LUN at a place, 0..[`Luns::places`].
+    #[inline]
+    pub fn at(&mut self, place: u32) -> Option<(Key, &mut OpenLun)> {
+        let key = self.open.key_at(place)?;
+        Some((key, self.open.get_mut(key)?))
+    }
+
+    /// How many places were ever in use.
+    pub fn places(&self) -> u32 {
+        self.places
+    }
+
+    /// Changes whenever a queue was opened or closed.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The LUN numbers of the target, ascending.
+    pub fn numbers(&self) -> impl Iterator<Item = Lun> + '_ {
+        self.numbers.iter().filter_map(|&number| Lun::new(number))
+    }
+
+    /// Makes the open LUNs those of `snapshot`: opens what is new, retires what is gone, takes
+    /// over what changed. On an error nothing has changed.
+    pub fn apply(
+        &mut self,
+        snapshot: &Snapshot,
+        pool: &Region,
+        slots: &Region,
+    ) -> Result<Changes, OpenError> {
+        let stays = |open: &OpenLun, entry: &LunEntry| Arc::ptr_eq(&open.entry.bdev, &entry.bdev);
+        let mut opened = Vec::new();
+        for entry in &snapshot.luns {
+            let old = self.find(entry.lun).and_then(|key| self.open.get(key));
+            if !old.is_some_and(|old| stays(old, entry)) {
+                opened.push(open_lun(entry, pool, slots)?);
+            }
+        }
+        if opened.len() > self.open.capacity() - self.open.len() {
+            let why = format!("{} logical units are open already", self.open.len());
+            return Err(OpenError { what: "another logical unit".to_owned(), why });
+        }
+        let mut changes = Changes::default();
+        for number in std::mem::take(&mut self.numbers) {
+            let Some(key) = self.find(number) else { continue };
+            let Some(open) = self.open.get_mut(key) else { continue };
+            match snapshot.lun(number).filter(|entry| stays(open, entry)) {
+                Some(entry) => {
+                    let info = info(entry);
+                    if (info.blocks, info.block_bytes) != (open.info.blocks, open.info.block_bytes) {
+                        changes.resized.push(number);
+                    }
+                    open.info = info;
+                    open.entry = entry.clone();
+                }
+                None => {
+                    open.retired = true;
+                    changes.inventory = true;
+                    self.by_number[usize::from(number)] = None;
+                }
+            }
+        }
+        for open in opened {
+            let number = usize::from(open.entry.lun);
+            if let Ok(key) = self.open.insert(open) {
+                self.by_number[number] = Some(key);
+                self.places = self.places.max(key.slot + 1);
+                changes.inventory = true;
+            }
+        }
+        self.epoch += 1;
+        self.numbers = snapshot.luns.iter().map(|entry| entry.lun).collect();
+        self.sweep();
+        Ok(changes)
+    }
+
+    /// Whether a LUN that the configuration has no more is still in use.
+    pub fn has_retired(&self) -> bool {
+        self.open.iter().any(|(_, open)| open.retired)
+    }
+
+    /// Closes retired LUNs that nothing uses any more.
+    pub fn sweep(&mut self) {
+        let over = |open: &OpenLun| open.retired && open.tasks == 0 && open.queue.in_flight() == 0;
+        let gone: Vec<Key> = self.open.iter().filter(|(_, open)| over(open)).map(|(key, _)| key).collect();
+        for key in gone {
+            self.epoch += 1;
+            self.open.remove(key);
+        }
+    }
+}
+
+fn open_lun(entry: &LunEntry, pool: &Region, slots: &Region) -> Result<OpenLun, OpenError> {
+    let mut queue = entry.bdev.open_queue(QUEUE_DEPTH)?;
+    let pool_region = queue.register(pool)?;
+    let slot_region = queue.register(slots)?;
+    Ok(OpenLun {
+        info: info(entry),
+        entry: entry.clone(),
+        queue,
+        pool_region,
+        slot_region,
+        buffer_align_bytes: (entry.bdev.geometry().buffer_align_bytes as usize).max(1),
+        waiting: VecDeque::new(),
+        held: VecDeque::new(),
+        tasks: 0,
+        retired: false,
+    })
+}
+
+fn info(entry: &LunEntry) -> LunInfo {
+    let geometry = entry.bdev.geometry();
+    LunInfo {
+        block_bytes: geometry.block_bytes,
+        blocks: geometry.blocks,
+        physical_block_exponent: geometry.physical_block_exponent,
+        read_only: entry.read_only || geometry.read_only,
+        write_cache: geometry.write_cache,
+        rotational: geometry.rotational,
+        max_transfer_bytes: MAX_TRANSFER_BYTES,
+        optimal_transfer_bytes: CHUNK_BYTES as u32,
+        product: ascii_field(entry.bdev.product()),
+        serial: entry.serial.clone(),
+        naa: Naa::locally_assigned(entry.naa),
+    }
+}

@@ -1,0 +1,487 @@
+//! A shard: the target's state on one core, and its loop.
+//!
+//! A shard owns its queues, channels, tasks, memory and block queues; nobody else touches them.
+//! [`Shard::poll`] is one turn. Everything that can wait (ends of channels, task management that
+//! is not done, probes, commands of the control plane) happens in the slow lane of the same turn.
+//!
+//! The concerns live in files of their own, each an `impl Shard`:
+//! `intake` (from a received information unit to a task), `pipeline` (a task's way),
+//! `respond` (batches of responses), `manage` (task management), `reaper` (ends of channels),
+//! `admin` (the control plane).
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reactors::arena::{self, HugePages};
+use reactors::poller::{Busy, Poller};
+use reactors::ring::Mailbox;
+use reactors::slab::{Key, Slab};
+use reactors::stats::ReactorStats;
+use reactors::time::Time;
+
+use super::accept::{Acceptor, Desk};
+use super::admin::Admin;
+use super::channel::Channel;
+use super::drain::Why;
+use super::fabric::Fabric;
+use super::luns::{Luns, MAX_LUNS};
+use super::manage::{Ending, Managements};
+use super::message::{Message, Peers};
+use super::pool::Pool;
+use super::respond::Responses;
+use super::slots::Slots;
+use super::snapshot::Snapshot;
+use super::task::Task;
+use super::wr::Tag;
+use crate::rdma::verbs::{
+    Access, AsyncEvent, ConnEvent, CqId, PdId, SrqId, VerbsError, Wc, WcOpcode, WcStatus,
+};
+use crate::scsi::{self, TargetInfo};
+use crate::wire::num::Qpn;
+use crate::wire::scsi::inquiry::ascii_field;
+
+/// Completions taken at a time.
+const BATCH: usize = 32;
+/// Batches of completions taken in one turn, so that no source starves the others.
+const BATCHES_A_TURN: usize = 8;
+/// Messages taken in one turn.
+const MESSAGES_A_TURN: usize = 64;
+/// How often the slow lane looks while something is in it.
+const SLOW_BUSY: Duration = Duration::from_millis(2);
+/// How often the slow lane looks at idle channels.
+const SLOW_IDLE: Duration = Duration::from_millis(500);
+
+/// QPNs are random already; a multiplication spreads them over the table.
+#[derive(Default)]
+pub struct QpnHasher(u64);
+
+impl Hasher for QpnHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.0 = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// What a shard counts, since start.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Commands taken.
+    pub commands: u64,
+    /// Task management functions taken.
+    pub task_management: u64,
+    /// Commands answered with CHECK CONDITION because their descriptors lie.
+    pub malformed: u64,
+    /// Channels ended because the initiator broke the protocol.
+    pub violations: u64,
+    /// Receive completions of queue pairs that are unknown or on their way out.
+    pub late_receives: u64,
+    /// Completions that name nothing any more.
+    pub stale_completions: u64,
+    /// Tasks ended by task management or with their channel.
+    pub aborted: u64,
+    /// Task management answered FUNCTION FAILED because a write did not come back in time.
+    pub tmf_failed: u64,
+    /// Block operations given up by their channel or by task management while in progress.
+    pub orphans: u64,
+    /// Block operations that failed.
+    pub block_errors: u64,
+    /// Channels that ended.
+    pub channels_ended: u64,
+    /// Channels whose queue pair could not be drained in time.
+    pub drains_overdue: u64,
+    /// Channels ended because the peer was silent.
+    pub silent_peers: u64,
+    /// Tasks that had to wait for memory.
+    pub memory_waits: u64,
+    /// Tasks that had to wait for the READ window or the send queue.
+    pub window_waits: u64,
+}
+
+/// What a shard is made from.
+pub struct ShardSeed {
+    /// Its number.
+    pub index: usize,
+    /// The core that its thread is pinned to.
+    pub core: Option<usize>,
+    /// The configuration at start.
+    pub snapshot: Arc<Snapshot>,
+    /// Where its memory comes from.
+    pub hugepages: HugePages,
+    /// Its inbox.
+    pub inbox: Mailbox<Message>,
+    /// The way to all shards.
+    pub peers: Peers,
+    /// What its reactor does.
+    pub stats: Arc<ReactorStats>,
+}
+
+/// Why a shard could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No memory.
+    #[error(transparent)]
+    Arena(#[from] arena::ArenaError),
+    /// The provider refused.
+    #[error("the RDMA provider refused to start: {0}")]
+    Verbs(#[from] VerbsError),
+    /// A block device could not be opened.
+    #[error(transparent)]
+    Bdev(#[from] bdev::OpenError),
+}
+
+/// The target's state on one core.
+pub struct Shard<F: Fabric> {
+    pub(super) index: usize,
+    pub(super) core: Option<usize>,
+    pub(super) fabric: F,
+    pub(super) pd: PdId,
+    pub(super) cq: CqId,
+    pub(super) srq: SrqId,
+    pub(super) slots: Slots,
+    pub(super) pool: Pool,
+    pub(super) responses: Responses,
+    pub(super) tasks: Slab<Task>,
+    pub(super) channels: Slab<Channel>,
+    pub(super) by_qpn: HashMap<Qpn, Key, BuildHasherDefault<QpnHasher>>,
+    pub(super) luns: Luns,
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) target: TargetInfo,
+    pub(super) inbox: Mailbox<Message>,
+    pub(super) peers: Peers,
+    /// On shard 0 only.
+    pub(super) acceptor: Option<Acceptor>,
+    /// Channels on their way out.
+    pub(super) draining: Vec<Key>,
+    /// Task management that waits for tasks to end.
+    pub(super) endings: Vec<Ending>,
+    pub(super) managements: Managements,
+    pub(super) admin: Admin,
+    /// Where SCSI puts parameter data.
+    pub(super) scratch: Box<[u8]>,
+    pub(super) counts: Counts,
+    pub(super) rng: fastrand::Rng,
+    pub(super) reactor: Arc<ReactorStats>,
+    /// The kernel's id of the thread.
+    pub(super) tid: i32,
+    completions: Vec<bdev::Completion>,
+    next_slow: Time,
+}
+
+impl<F: Fabric> Shard<F> {
+    /// A shard with all its memory, and no channel.
+    pub fn new(seed: ShardSeed, mut fabric: F, rng: fastrand::Rng) -> Result<Self, StartError> {
+        let limits = seed.snapshot.limits;
+        let pd = fabric.alloc_pd()?;
+        let mut local = |bytes: usize| -> Result<_, StartError> {
+            let (region, _) = arena::allocate(bytes, seed.hugepages)?;
+            let keys = fabric.register(pd, &region, Access::LOCAL)?;
+            Ok((region, keys.lkey))
+        };
+        let (slot_region, slot_lkey) = local(limits.recv_region_bytes())?;
+        let (pool_region, pool_lkey) = local(limits.data_bytes)?;
+        let (rsp_region, rsp_lkey) = local(limits.rsp_region_bytes())?;
+        let caps = fabric.caps();
+        // Every task has a response and may have a chunk's WRITEs and READs in flight.
+        let cq = fabric.create_cq(caps.max_cqe.min(4 * limits.tasks + 4 * limits.max_channels))?;
+        let srq = fabric.create_srq(pd, limits.recv_slots)?;
+        let tasks = limits.tasks as usize;
+        let mut shard = Shard {
+            index: seed.index,
+            core: seed.core,
+            pd,
+            cq,
+            srq,
+            slots: Slots::new(slot_region, slot_lkey, srq, limits.recv_slots),
+            pool: Pool::new(pool_region, pool_lkey, tasks),
+            responses: Responses::new(rsp_region, rsp_lkey, tasks),
+            tasks: Slab::new(tasks),
+            channels: Slab::new(limits.max_channels as usize),
+            by_qpn: HashMap::default(),
+            luns: Luns::default(),
+            target: target_info(&seed.snapshot),
+            snapshot: seed.snapshot,
+            inbox: seed.inbox,
+            acceptor: (seed.index == 0).then(|| Acceptor::new(seed.peers.shards(), limits.recv_slots)),
+            peers: seed.peers,
+            draining: Vec::new(),
+            endings: Vec::new(),
+            managements: Managements::default(),
+            admin: Admin::default(),
+            scratch: vec![0; scsi::scratch_bytes(MAX_LUNS)].into(),
+            counts: Counts::default(),
+            rng,
+            reactor: seed.stats,
+            tid: rustix::thread::gettid().as_raw_nonzero().get(),
+            completions: Vec::with_capacity(4 * BATCH),
+            next_slow: Time::ZERO,
+            fabric,
+        };
+        shard.luns.apply(&shard.snapshot, shard.pool.region(), shard.slots.region())?;
+        shard.slots.post(&mut shard.fabric)?;
+        Ok(shard)
+    }
+
+    /// What the RDMA device has completed.
+    fn take_work_completions(&mut self, now: Time) -> usize {
+        let empty = Wc {
+            wr_id: 0,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Send,
+            len_bytes: 0,
+            qpn: Qpn::default(),
+        };
+        let mut batch = [empty; BATCH];
+        let mut taken = 0;
+        for _ in 0..BATCHES_A_TURN {
+            let count = self.fabric.poll_cq(self.cq, &mut batch);
+            for wc in &batch[..count] {
+                self.on_work_completion(now, wc);
+            }
+            taken += count;
+            if count < BATCH {
+                break;
+            }
+        }
+        taken
+    }
+
+    #[inline]
+    fn on_work_completion(&mut self, now: Time, wc: &Wc) {
+        if wc.status != WcStatus::Success {
+            self.on_failed_work(now, wc);
+        }
+        let ok = wc.status == WcStatus::Success;
+        match Tag::parse(wc.wr_id) {
+            Some((Tag::Receive, slot)) => self.on_receive(now, slot, wc),
+            Some((Tag::Response, task)) => self.on_response_sent(now, task),
+            Some((Tag::DataRead, task)) => self.on_data_read(now, task, ok),
+            Some((Tag::TableRead, task)) => self.on_table_read(now, task, ok),
+            Some((Tag::ChunkSent, task)) => self.on_chunk_sent(now, task, ok),
+            Some((Tag::Marker, channel)) => self.on_marker(now, channel),
+            Some((Tag::Probe, channel)) => self.on_probe_back(channel),
+            Some((Tag::Housekeeping, channel)) => self.resume(now, channel),
+            Some((Tag::Block, _)) | None => self.counts.stale_completions += 1,
+        }
+    }
+
+    /// What the block devices have completed.
+    fn take_block_completions(&mut self, now: Time) -> usize {
+        let mut taken = 0;
+        let mut completions = std::mem::take(&mut self.completions);
+        for number in 0..self.luns.places() {
+            let Some((key, lun)) = self.luns.at(number) else { continue };
+            if lun.queue.in_flight() == 0 {
+                continue;
+            }
+            lun.queue.poll(now, &mut completions);
+            taken += completions.len();
+            for completion in completions.drain(..) {
+                self.on_block_completion(now, completion);
+            }
+            self.resume_lun(now, key);
+        }
+        self.completions = completions;
+        taken
+    }
+
+    fn take_messages(&mut self, now: Time) -> usize {
+        let mut taken = 0;
+        while taken < MESSAGES_A_TURN {
+            let Some(message) = self.inbox.recv() else { break };
+            self.on_message(now, message);
+            taken += 1;
+        }
+        taken
+    }
+
+    fn on_message(&mut self, now: Time, message: Message) {
+        match message {
+            Message::Control(command) => self.on_command(now, command),
+            Message::Admit(admission) => self.on_admission(now, *admission),
+            Message::Established { channel } => self.on_established(channel),
+            Message::End { channel, why, for_login } => self.on_end_asked(now, channel, why, for_login),
+            Message::EndTasks { lun, nexus, scope, from } => {
+                self.on_end_tasks(now, lun, &nexus, scope, from);
+            }
+            Message::TasksEnded { to, complete } => self.on_tasks_ended(to, complete),
+            for_shard_0 => self.on_registry_message(now, for_shard_0),
+        }
+    }
+
+    /// Messages to the registry of nexuses.
+    fn on_registry_message(&mut self, now: Time, message: Message) {
+        let Some(acceptor) = &mut self.acceptor else {
+            debug_assert!(false, "a message to shard 0 came to shard {}: {message:?}", self.index);
+            return;
+        };
+        let (net, peers) = (&mut self.fabric, &mut self.peers);
+        let outcome = match message {
+            Message::Admitted { conn, result } => {
+                let mut desk = Desk { now, snapshot: &self.snapshot, net, peers };
+                acceptor.on_admitted(conn, result, &mut desk);
+                Ok(())
+            }
+            Message::Ended { for_login } => {
+                acceptor.on_other_ended(for_login, peers);
+                Ok(())
+            }
+            Message::DataFirst { conn } => net.established(now, conn),
+            Message::Dying { conn } => {
+                acceptor.on_dying(conn);
+                net.disconnect(now, conn)
+            }
+            Message::Gone { conn, channel, slots } => {
+                acceptor.on_gone(conn, channel, slots);
+                Ok(())
+            }
+            Message::SlotsBack { shard, slots } => {
+                acceptor.on_slots_back(shard, slots);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        // The connection may have ended by itself in the same moment.
+        if let Err(error) = outcome {
+            tracing::debug!(%error, "the connection manager knows that connection no more");
+        }
+    }
+
+    /// What the connection manager of shard 0 has to say.
+    fn take_connection_events(&mut self, now: Time) -> usize {
+        let Some(acceptor) = &mut self.acceptor else { return 0 };
+        let mut taken = 0;
+        while let Some(event) = self.fabric.poll_conn() {
+            taken += 1;
+            let (net, peers) = (&mut self.fabric, &mut self.peers);
+            match event {
+                ConnEvent::Request { conn, request, private_data, .. } => {
+                    let mut desk = Desk { now, snapshot: &self.snapshot, net, peers };
+                    acceptor.on_request(conn, request, &private_data, &mut desk);
+                }
+                ConnEvent::Established { conn } => acceptor.on_established(conn, peers),
+                ConnEvent::Ended { conn, why } => acceptor.on_ended(conn, why, peers),
+                // A target asks nobody.
+                ConnEvent::Reply { conn, .. } => {
+                    tracing::debug!(?conn, "a reply to a request that was not made");
+                }
+            }
+        }
+        taken
+    }
+
+    fn take_async_events(&mut self, now: Time) -> usize {
+        let mut taken = 0;
+        while let Some(event) = self.fabric.poll_event() {
+            taken += 1;
+            match event {
+                AsyncEvent::LastWqeReached(qp) => self.on_last_wqe(qp),
+                AsyncEvent::QpFatal(qp) | AsyncEvent::QpRequestError(qp) | AsyncEvent::QpAccessError(qp) => {
+                    if let Some(key) = self.channel_of(qp) {
+                        self.end_channel(now, key, Why::QueuePair);
+                    }
+                }
+                AsyncEvent::CommEstablished(qp) => {
+                    if let Some(key) = self.channel_of(qp) {
+                        self.on_data_first(key);
+                    }
+                }
+                AsyncEvent::CqOverrun(_) => {
+                    tracing::error!(shard = self.index, "the completion queue ran over, all channels end");
+                    self.end_all_channels(now, &Why::QueuePair);
+                }
+                AsyncEvent::DeviceFatal => {
+                    tracing::error!(shard = self.index, "the RDMA device is gone, all channels end");
+                    self.end_all_channels(now, &Why::QueuePair);
+                }
+                AsyncEvent::PortState { up } => tracing::warn!(shard = self.index, up, "port state"),
+                AsyncEvent::SqDrained(_) | AsyncEvent::SrqLimit(_) => {}
+            }
+        }
+        taken
+    }
+
+    fn slow_lane(&mut self, now: Time) {
+        self.step_drains(now);
+        self.step_endings(now);
+        self.probe_channels(now);
+        self.step_admin(now);
+        self.luns.sweep();
+        let busy = !self.draining.is_empty() || !self.endings.is_empty() || self.admin.is_busy();
+        self.next_slow = now + if busy { SLOW_BUSY } else { SLOW_IDLE };
+    }
+
+    /// Something was put into the slow lane: it is looked at in this turn.
+    pub(super) fn wake_slow_lane(&mut self) {
+        self.next_slow = Time::ZERO;
+    }
+
+    /// Whether something waits that no descriptor announces.
+    fn retries(&self) -> bool {
+        self.peers.has_backlog() || !self.responses.is_empty() || self.slots.has_idle()
+    }
+}
+
+impl<F: Fabric> Poller for Shard<F> {
+    fn poll(&mut self, now: Time) -> Busy {
+        let mut work = self.fabric.progress(now);
+        work += self.take_messages(now);
+        work += self.take_connection_events(now);
+        work += self.take_work_completions(now);
+        work += self.take_async_events(now);
+        work += self.take_block_completions(now);
+        work += self.serve_memory(now);
+        work += self.post_responses(now);
+        if self.slots.has_idle()
+            && let Err(error) = self.slots.post(&mut self.fabric)
+        {
+            tracing::error!(shard = self.index, %error, "receive slots cannot be posted");
+        }
+        work += self.peers.flush();
+        if now >= self.next_slow {
+            self.slow_lane(now);
+        }
+        Busy(work)
+    }
+
+    fn next_deadline(&self) -> Time {
+        if self.retries() {
+            return Time::ZERO;
+        }
+        let block = self.luns.iter().map(|(_, lun)| lun.queue.next_deadline()).min();
+        self.next_slow.min(self.fabric.next_deadline()).min(block.unwrap_or(Time::NEVER))
+    }
+
+    fn wait_fds(&self, fds: &mut Vec<RawFd>) {
+        fds.extend(self.fabric.wait_fds());
+        fds.extend(self.luns.iter().filter_map(|(_, lun)| lun.queue.wait_fd()).map(|fd| fd.as_raw_fd()));
+    }
+
+    fn wait_fds_epoch(&self) -> u64 {
+        self.fabric.wait_fds_epoch().wrapping_add(self.luns.epoch())
+    }
+
+    fn is_done(&self) -> bool {
+        self.admin.is_stopped()
+    }
+}
+
+/// What INQUIRY says of the target under this configuration.
+pub(super) fn target_info(snapshot: &Snapshot) -> TargetInfo {
+    let version = env!("CARGO_PKG_VERSION");
+    TargetInfo {
+        vendor: ascii_field("SRPOLL"),
+        revision: ascii_field(version),
+        port_id: snapshot.identity.map(|identity| identity.port_id()).unwrap_or_default(),
+        relative_port: 1,
+    }
+}

@@ -1,0 +1,93 @@
+//! How a target starts: a reactor for each shard, rings between them, a handle for the control
+//! plane.
+
+use std::sync::Arc;
+
+use reactors::arena::HugePages;
+use reactors::reactor::{Reactor, ReactorConfig, SpawnError};
+use reactors::ring::{Mailbox, Sender};
+use reactors::wake::Waker;
+
+use super::fabric::Fabric;
+use super::handle::{CommandSink, Hugepages, StartConfig, TargetHandle};
+use super::limits::INBOX_DEPTH;
+use super::message::{Message, Peers};
+use super::shard::{Shard, ShardSeed, StartError};
+use crate::rdma::verbs::VerbsError;
+
+/// Why a target did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// The operating system refused.
+    #[error("cannot make the wake-up descriptor of a reactor: {0}")]
+    Waker(#[from] std::io::Error),
+    /// A shard could not be built.
+    #[error(transparent)]
+    Shard(#[from] SpawnError<StartError>),
+}
+
+/// Makes the provider's context of one shard, on that shard's thread.
+pub type FabricMaker<F> = Box<dyn FnOnce() -> Result<F, VerbsError> + Send>;
+
+/// Starts a shard for each of `config.cores`, each on the context that its maker makes. When this
+/// returns, all shards run and own their memory; listeners come with the handle.
+pub fn start<F: Fabric + 'static>(
+    config: &StartConfig,
+    fabrics: Vec<FabricMaker<F>>,
+) -> Result<TargetHandle, TargetError> {
+    assert_eq!(config.cores.len(), fabrics.len(), "a provider context for each shard");
+    let wakers = config.cores.iter().map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?;
+    let rings: Vec<(Sender<Message>, Mailbox<Message>)> =
+        wakers.iter().map(|waker| Mailbox::new(INBOX_DEPTH, waker)).collect();
+    let senders: Vec<Sender<Message>> = rings.iter().map(|(sender, _)| sender.clone()).collect();
+    let limits = config.snapshot.limits;
+    // What one shard can have to say to another at a time: about each task, and a few words about
+    // each channel.
+    let backlog = limits.tasks as usize + 4 * limits.max_channels as usize;
+    let mut reactors = Vec::with_capacity(fabrics.len());
+    let shards = config.cores.iter().zip(&wakers).zip(rings).zip(fabrics).enumerate();
+    for (index, (((core, waker), (_, inbox)), fabric)) in shards {
+        let peers = Peers::new(senders.clone(), backlog);
+        let snapshot = Arc::clone(&config.snapshot);
+        let hugepages = match config.hugepages {
+            Hugepages::Auto => HugePages::Auto,
+            Hugepages::Require => HugePages::Require,
+            Hugepages::Off => HugePages::Off,
+        };
+        let reactor = ReactorConfig {
+            name: format!("srpoll-{index}"),
+            core: *core,
+            idle: config.idle,
+            waker: waker.clone(),
+        };
+        let build = move |seat: reactors::reactor::Seat| {
+            let seed = ShardSeed {
+                index,
+                core: seat.core,
+                snapshot,
+                hugepages,
+                inbox,
+                peers,
+                stats: Arc::clone(&seat.stats),
+            };
+            Shard::new(seed, fabric()?, fastrand::Rng::new())
+        };
+        reactors.push(Reactor::spawn(reactor, build)?);
+    }
+    let sinks = senders.into_iter().map(|sender| -> CommandSink {
+        Box::new(move |command| {
+            sender.send(Message::Control(command)).map_err(|back| match back {
+                Message::Control(command) => command,
+                _ => unreachable!("a ring gives back what did not fit"),
+            })
+        })
+    });
+    let join = move || {
+        for reactor in reactors {
+            if let Err(panicked) = reactor.join() {
+                tracing::error!("{panicked}");
+            }
+        }
+    };
+    Ok(TargetHandle::new(sinks.collect(), Box::new(join)))
+}
