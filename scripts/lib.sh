@@ -34,12 +34,13 @@ need_packages() {
         fi
     fi
     say "installing: $missing"
-    # Another apt-get may hold the lock for a moment: wait for it.
-    "${as_root[@]}" apt-get -qq -o DPkg::Lock::Timeout=300 update >&2 || say "apt-get update failed, trying with the lists at hand"
+    # Another apt-get may hold the lock for a moment: wait for it. What it prints matters only if it fails.
+    local output
+    output=$("${as_root[@]}" apt-get -qq -o DPkg::Lock::Timeout=300 update 2>&1) || say "$output"
     # shellcheck disable=SC2086 # a list of words
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -qq -o DPkg::Lock::Timeout=300 \
-        -o Dpkg::Use-Pty=0 install --no-install-recommends $missing >&2 </dev/null ||
-        die "could not install: $missing"
+    output=$("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y -qq -o DPkg::Lock::Timeout=300 \
+        -o Dpkg::Use-Pty=0 install --no-install-recommends $missing 2>&1 </dev/null) ||
+        die "could not install: $missing"$'\n'"$output"
 }
 
 # version_at_least HAVE WANT : dotted numbers.

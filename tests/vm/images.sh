@@ -36,7 +36,7 @@ exec 9>"lock-images"
 flock 9
 [ "$(cat "stamp-$KERNEL" 2>/dev/null)" = "$REVISION" ] && exit 0
 
-need_packages qemu-system-x86 busybox-static cpio iproute2 kmod zstd xz-utils mmdebstrap python3 tcpdump util-linux
+"$HERE/../../scripts/setup" vm
 say "building the guest images for kernel $KERNEL in $CACHE (once)"
 
 # --- the kernel
