@@ -413,6 +413,11 @@ impl<F: Fabric> Shard<F> {
             Some(BlockOp::Write { .. }) => chunk_done(task),
             Some(BlockOp::Flush { .. }) | None => Phase::Respond,
         };
+        if task.phase == Phase::Respond
+            && let Some(channel) = self.channels.get_mut(task.channel)
+        {
+            channel.written_bytes += u64::from(task.transfer.total);
+        }
         self.run(now, key);
     }
 

@@ -310,7 +310,8 @@ impl<F: Fabric> Shard<F> {
             self.release_from_device(task);
         }
         // Slots that the block device still has (immediate data) stay promised until they are back.
-        let kept = self.tasks_of(key).len() as u32;
+        let holds_slot = |task: &Key| self.tasks.get(*task).is_some_and(|task| task.slot.is_some());
+        let kept = self.tasks_of(key).iter().filter(|task| holds_slot(task)).count() as u32;
         if let Some(channel) = self.channels.get_mut(key) {
             channel.advance(LifeEvent::Destroyed);
             debug_assert_eq!(channel.life, Life::Destroyed);

@@ -13,7 +13,7 @@ use super::wr::Tag;
 use crate::rdma::verbs::{SendOp, SendWr, Sge, SgeList, VerbsError};
 use crate::srp::answer::{Built, CommandAnswer, TmfAnswer};
 use crate::srp::residual::Residual;
-use crate::srp::task::TaskEvent;
+use crate::srp::task::{TaskEvent, TaskState};
 use crate::wire::num::LKey;
 
 /// The response buffers, one a task, and the tasks whose response is due.
@@ -71,7 +71,8 @@ impl<F: Fabric> Shard<F> {
     /// Posts one response. False if the send queue has no room.
     fn post_response(&mut self, now: Time, key: Key) -> bool {
         let Some(task) = self.tasks.get_mut(key) else { return true };
-        if task.phase != Phase::Respond {
+        // A task may have become due twice: by its result and by an abort right after it.
+        if task.phase != Phase::Respond || task.state == TaskState::Responding {
             return true;
         }
         let Some(channel) = self.channels.get_mut(task.channel).filter(|channel| channel.life.takes_ius())

@@ -280,7 +280,7 @@ impl<F: Fabric> Shard<F> {
         let mut completions = std::mem::take(&mut self.completions);
         for number in 0..self.luns.places() {
             let Some((key, lun)) = self.luns.at(number) else { continue };
-            if lun.queue.in_flight() == 0 {
+            if lun.queue.in_flight() == 0 && lun.held.is_empty() {
                 continue;
             }
             lun.queue.poll(now, &mut completions);
@@ -416,7 +416,11 @@ impl<F: Fabric> Shard<F> {
         self.probe_channels(now);
         self.step_admin(now);
         self.luns.sweep();
-        let busy = !self.draining.is_empty() || !self.endings.is_empty() || self.admin.is_busy();
+        let busy = !self.draining.is_empty()
+            || !self.endings.is_empty()
+            || self.admin.is_busy()
+            // The fence may be lowered by another shard, which wakes nobody.
+            || self.luns.iter().any(|(_, lun)| !lun.held.is_empty());
         self.next_slow = now + if busy { SLOW_BUSY } else { SLOW_IDLE };
     }
 
