@@ -2,7 +2,7 @@
 
 use reactors::memory::Region;
 
-use crate::device::Geometry;
+use crate::device::{BlockQueue, Geometry};
 use crate::io::{Io, IoError, Op, OpenError, RegionId, SubmitError};
 
 /// The regions that a queue knows. A region's id is its place here.
@@ -44,6 +44,43 @@ impl Regions {
     #[inline]
     pub(crate) fn get(&self, id: RegionId) -> Option<&Region> {
         self.known.get(usize::from(id.0))
+    }
+}
+
+/// The regions of a queue that stands on another one, and what they are called there.
+pub(crate) struct Below {
+    regions: Regions,
+    below: Vec<RegionId>,
+}
+
+impl Below {
+    pub(crate) fn new() -> Below {
+        Below { regions: Regions::new(), below: Vec::with_capacity(MAX_REGIONS) }
+    }
+
+    /// Makes `region` known here and to the queue below.
+    pub(crate) fn register(
+        &mut self,
+        base: &mut dyn BlockQueue,
+        region: &Region,
+    ) -> Result<RegionId, OpenError> {
+        let below = base.register(region)?;
+        let known = self.regions.len();
+        let id = self.regions.add(region)?;
+        if usize::from(id.0) == known {
+            self.below.push(below);
+        }
+        Ok(id)
+    }
+
+    pub(crate) fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    /// The name below; what is unknown is unknown there as well.
+    #[inline]
+    pub(crate) fn below(&self, id: RegionId) -> RegionId {
+        self.below.get(usize::from(id.0)).copied().unwrap_or(RegionId(u16::MAX))
     }
 }
 

@@ -4,16 +4,21 @@
 //! thread, takes operations by value and gives completions when polled. This crate knows offsets
 //! in bytes and blocks. It knows no SCSI and no network.
 //!
-//! * the interface: [`device`], [`io`]; their counters: [`stats`]
-//! * devices: [`uring`] (file or block device), [`malloc`], [`null`]
+//! * the interface: [`device`], [`io`]; devices by name: [`registry`]; their counters: [`stats`]
+//! * devices: [`uring`] (file or block device), [`malloc`], [`null`], [`sim`] (virtual time)
+//! * wrappers around any device: [`delay`], [`error`]
 //! * a blocking driver for tests and tools: [`testing`]
 //!
 //! A queue allocates when it is opened and not after.
 
+pub mod delay;
 pub mod device;
+pub mod error;
 pub mod io;
 pub mod malloc;
 pub mod null;
+pub mod registry;
+pub mod sim;
 pub mod stats;
 pub mod testing;
 pub mod uring;

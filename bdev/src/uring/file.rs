@@ -293,7 +293,7 @@ fn direct_alignment(fd: &OwnedFd, block_bytes: u32) -> Result<u32, String> {
         if memory == 0 || offset == 0 {
             return Err("its file system has no O_DIRECT for it".to_owned());
         }
-        if block_bytes % offset != 0 {
+        if !block_bytes.is_multiple_of(offset) {
             return Err(format!("blocks of {block_bytes} bytes are less than O_DIRECT's {offset}"));
         }
         return Ok(memory.next_power_of_two());
