@@ -4,4 +4,6 @@
 #[path = "../engine_support/mod.rs"]
 mod support;
 
+mod error_state;
+mod states;
 mod transfers;

@@ -49,8 +49,8 @@ pub struct EngineConfig {
     pub read_budget_bytes: u64,
     /// How long the number of a destroyed queue pair rests.
     pub qpn_rest: Duration,
-    /// Unacknowledged requests go out again after four round trips, but not before this, if the
-    /// ACK timeout has not passed yet; then after twice that, and so on. Zero: never.
+    /// The oldest unacknowledged packet goes out again after four round trips, but not before this,
+    /// if the ACK timeout has not passed yet; then after twice that, and so on. Zero: never.
     pub early_retry: Duration,
     /// How many packets a queue pair sends before the next one has its turn.
     pub turn_packets: u32,
@@ -79,7 +79,7 @@ impl Default for EngineConfig {
             read_chunk_bytes: 64 << 10,
             read_budget_bytes: 1 << 20,
             qpn_rest: TIME_WAIT,
-            early_retry: Duration::from_millis(5),
+            early_retry: Duration::from_millis(2),
             turn_packets: 16,
         }
     }

@@ -17,8 +17,8 @@ pub struct Counters {
     pub retransmissions: u64,
     /// Times that the ACK timeout passed and sending went back.
     pub timeouts: u64,
-    /// Times that sending went back before the ACK timeout, because nothing was heard for a few
-    /// round trips.
+    /// Times that the oldest packet went out again before the ACK timeout, because nothing was
+    /// heard for a few round trips.
     pub early_retries: u64,
     /// ACKs sent.
     pub acks_out: u64,

@@ -232,6 +232,9 @@ impl Qp {
         if !state::rules(self.state).send || req.retry.rnr_waiting() {
             return None;
         }
+        if req.retry.probe_due() {
+            return Some(Class::Send);
+        }
         let wqe = req.queue.get(req.cursor)?;
         if !wqe.begun {
             let span = req.next.distance_from(req.una) as u32;
@@ -255,6 +258,9 @@ impl Qp {
 
     /// Sends what [`next_request`](Self::next_request) promised. `false` if it came to nothing.
     pub(super) fn send_request(&mut self, sh: &mut Shared, now: Time, sink: &mut impl Sink) -> bool {
+        if self.req.retry.probe_due() {
+            return self.send_probe(sh, now, sink);
+        }
         let req = &mut self.req;
         let wqe = &mut req.queue[req.cursor];
         if let Some(status) = wqe.failed {
@@ -272,7 +278,7 @@ impl Qp {
     }
 
     /// One packet of a SEND or WRITE.
-    fn send_data(&mut self, sh: &mut Shared, now: Time, sink: &mut impl Sink) -> bool {
+    pub(super) fn send_data(&mut self, sh: &mut Shared, now: Time, sink: &mut impl Sink) -> bool {
         let mtu = self.mtu_bytes();
         let req = &mut self.req;
         let conn = self.conn.as_ref().expect("sends only when connected");

@@ -2,15 +2,21 @@
 //!
 //! The ACK timeout that a connection negotiates is long (0.5 to 2 s with Linux) because the peer
 //! may take its time. A lost last packet leaves nothing behind it that would show a gap, so it
-//! would cost all of that. Therefore what is unacknowledged goes out again earlier, after a few
-//! round trips and then ever less often; only the ACK timeout counts as a retry.
+//! would cost all of that. Therefore an early try comes after a few round trips, and then ever
+//! less often: the oldest unacknowledged packet alone goes out again and asks for an ACK. A peer
+//! that was only slow answers with an ACK of everything, and nothing more is repeated; one that
+//! lost the rest acknowledges just this packet, or reports the gap. After the first early try
+//! sending goes back with a small window. Early tries do not count as retries; only the ACK
+//! timeout does.
 
 use std::time::Duration;
 
 use reactors::time::Time;
 
 use super::qp::Qp;
+use super::requester::SendWqe;
 use super::shared::Shared;
+use super::transmit::Sink;
 use crate::rdma::verbs::{RtsAttr, WcStatus};
 use crate::wire::ext::rnr_delay;
 use crate::wire::num::Psn;
@@ -30,6 +36,10 @@ pub(super) struct Retry {
     early_deadline: Time,
     /// Early tries since the last progress.
     early_tries: u32,
+    /// The oldest packet is to be sent again.
+    probe_due: bool,
+    /// It was sent again: its PSN.
+    probed: Option<Psn>,
     /// End of an RNR wait.
     rnr_until: Time,
     /// A packet whose round trip is being measured, and when it left.
@@ -52,6 +62,8 @@ impl Retry {
             ack_deadline: Time::NEVER,
             early_deadline: Time::NEVER,
             early_tries: 0,
+            probe_due: false,
+            probed: None,
             rnr_until: Time::NEVER,
             timed: None,
             round_trip: Duration::ZERO,
@@ -81,6 +93,14 @@ impl Retry {
         self.early_deadline = Time::NEVER;
         self.rnr_until = Time::NEVER;
         self.timed = None;
+        self.probe_due = false;
+        self.probed = None;
+    }
+
+    /// Whether the oldest packet is to be sent again by itself.
+    #[inline]
+    pub(super) fn probe_due(&self) -> bool {
+        self.probe_due
     }
 
     /// Whether the peer asked us to wait.
@@ -138,7 +158,7 @@ impl Qp {
         sh.timers.wake_by(self.key.slot, retry.deadline());
     }
 
-    /// `packets` more are acknowledged: all retries are there again, timers start anew.
+    /// More is acknowledged: all retries are there again, timers start anew.
     pub(super) fn progressed(&mut self, sh: &mut Shared, now: Time) {
         let retry = &mut self.req.retry;
         retry.refill();
@@ -154,6 +174,14 @@ impl Qp {
         }
         retry.ack_deadline = Time::NEVER;
         retry.early_deadline = Time::NEVER;
+        retry.probe_due = false;
+        // Nothing but the probe was new to the peer: what followed it the first time is lost.
+        if retry.probed.take().is_some_and(|probe| probe.plus(1) == self.req.una)
+            && self.req.una != self.req.next
+        {
+            self.req.window.gap();
+            self.go_back(sh);
+        }
         if self.req.una != self.req.next && !self.req.retry.rnr_waiting() {
             self.arm(sh, now);
         }
@@ -166,8 +194,26 @@ impl Qp {
         self.req.cursor = 0;
         self.req.since_ask = 0;
         self.req.retry.timed = None;
+        self.req.retry.probe_due = false;
+        self.req.retry.probed = None;
         self.release_reads(sh);
         self.schedule(sh);
+    }
+
+    /// Sends the oldest unacknowledged packet again, alone.
+    pub(super) fn send_probe(&mut self, sh: &mut Shared, now: Time, sink: &mut impl Sink) -> bool {
+        self.req.retry.probe_due = false;
+        let (next, cursor) = (self.req.next, self.req.cursor);
+        let psn = self.req.una;
+        (self.req.next, self.req.cursor) = (psn, 0);
+        // So that this packet asks for an ACK, whatever it is.
+        self.req.since_ask = u32::MAX / 2;
+        if !self.send_data(sh, now, sink) {
+            return false;
+        }
+        (self.req.next, self.req.cursor) = (next, cursor);
+        self.req.retry.probed = Some(psn);
+        true
     }
 
     /// A gap showed (NAK, or READ responses missing): one retry, go back.
@@ -219,8 +265,17 @@ impl Qp {
             retry.early_tries += 1;
             retry.read_gap = None;
             sh.counters.early_retries += 1;
-            self.req.silence();
-            self.go_back(sh);
+            if self.req.una == self.req.next || self.req.queue.front().is_none_or(SendWqe::is_read) {
+                // READs are asked for again as they are; the peer knows what it has answered.
+                self.req.read_window.gap();
+                self.go_back(sh);
+            } else if retry.early_tries > 1 {
+                self.req.silence();
+                self.go_back(sh);
+            } else {
+                retry.probe_due = true;
+                self.schedule(sh);
+            }
         }
         sh.timers.wake_by(self.key.slot, self.req.retry.deadline());
     }
