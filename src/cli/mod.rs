@@ -1,13 +1,68 @@
 //! Floor 6: the command line.
 //!
-//! It knows every floor below and how a person types; nothing below knows it.
+//! It knows every floor below and how a person types; nothing below knows it. Exit status: 0
+//! done, 1 not done, 2 not understood; `perf` has 3 for a lost session.
 
+pub mod lun_spec;
+pub mod rpc;
+pub mod serve;
 pub mod units;
 
 use std::process::ExitCode;
 
+use clap::Parser;
+use clap::error::ErrorKind;
+
+/// A polled-mode, user-space SRP storage target.
+#[derive(Parser, Debug)]
+#[command(name = "srpoll", version, max_term_width = 100)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    Serve(Box<serve::ServeArgs>),
+    Rpc(rpc::RpcArgs),
+}
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    eprintln!("srpoll: no command is built in yet");
-    ExitCode::FAILURE
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return not_understood(&error),
+    };
+    let done = match args.command {
+        Command::Serve(args) => serve::run(*args),
+        Command::Rpc(args) => rpc::run(args),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("srpoll: {}", one_line(&format!("{error:#}")));
+        ExitCode::FAILURE
+    })
+}
+
+/// Help and version go out as they are; what is wrong becomes one line.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    let help = [ErrorKind::DisplayHelp, ErrorKind::DisplayVersion];
+    if help.contains(&error.kind()) || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return if help.contains(&error.kind()) { ExitCode::SUCCESS } else { ExitCode::from(2) };
+    }
+    let text = error.render().to_string();
+    let words: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    let line = words.join(" ");
+    eprintln!("srpoll: {} (see --help)", line.strip_prefix("error: ").unwrap_or(&line));
+    ExitCode::from(2)
+}
+
+/// Line breaks in what the system or a library said become spaces.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -149,7 +149,7 @@ pub fn address(text: &str, port: u16) -> Result<SocketAddr, String> {
     };
     let ip: IpAddr = bare.parse().map_err(|_| format!("\"{text}\" is no IP address"))?;
     if ip.is_unspecified() {
-        return Err(format!("{text} is a wildcard: name the address to serve, one for each --soft"));
+        return Err(format!("{text} is a wildcard: name one address"));
     }
     let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
     if ip.is_multicast() || broadcast {
@@ -357,8 +357,8 @@ mod tests {
             ("", "\"\" is no IP address"),
             ("localhost", "\"localhost\" is no IP address"),
             ("10.0.0", "\"10.0.0\" is no IP address"),
-            ("0.0.0.0", "0.0.0.0 is a wildcard: name the address to serve, one for each --soft"),
-            ("[::]:5555", ":: is a wildcard: name the address to serve, one for each --soft"),
+            ("0.0.0.0", "0.0.0.0 is a wildcard: name one address"),
+            ("[::]:5555", ":: is a wildcard: name one address"),
             ("224.0.0.1", "224.0.0.1 is not the address of one machine"),
             ("ff02::1", "ff02::1 is not the address of one machine"),
             ("255.255.255.255", "255.255.255.255 is not the address of one machine"),

@@ -2,8 +2,17 @@
 //!
 //! It speaks to the shards in `Command` and `Reply` values over bounded rings, never by reaching
 //! into them.
+//!
+//! * bytes to calls and back: [`framing`], [`jsonrpc`], [`server`], [`socket`]
+//! * what there is: [`model`], owned by one thread
+//! * what can be asked: [`methods`]
 
+#[cfg(test)]
+pub(crate) mod fake;
 pub mod framing;
 pub mod jsonrpc;
+pub mod login;
+pub mod methods;
+pub mod model;
 pub mod server;
 pub mod socket;

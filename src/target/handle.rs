@@ -435,3 +435,65 @@ fn gather_sessions(mut channels: Vec<ChannelInfo>) -> Vec<SessionInfo> {
     }
     sessions
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A target whose shards answer with `answer`, or keep the command if there is no answer.
+    fn target(answers: Vec<Option<Reply>>) -> TargetHandle {
+        let sinks = answers.into_iter().map(|answer| -> CommandSink {
+            let kept = Mutex::new(Vec::new());
+            Box::new(move |command| {
+                match &answer {
+                    Some(Reply::Gone) => drop(command),
+                    Some(answer) => command.reply.send(answer.clone()),
+                    None => kept.lock().unwrap().push(command),
+                }
+                Ok(())
+            })
+        });
+        TargetHandle::new(sinks.collect(), Box::new(|| {}))
+    }
+
+    #[test]
+    fn a_silent_shard_is_named_and_not_waited_for_for_ever() {
+        let target = target(vec![Some(Reply::Done), None]);
+        let within = Duration::from_millis(20);
+        assert_eq!(
+            target.ask_all(&Request::Sessions, "for its sessions", within).unwrap_err().to_string(),
+            "shard 1 did not answer for its sessions within 20ms"
+        );
+    }
+
+    #[test]
+    fn a_full_inbox_is_tried_again_until_the_time_is_over() {
+        let tries = Mutex::new(0);
+        let sink: CommandSink = Box::new(move |command| {
+            let mut tries = tries.lock().unwrap();
+            *tries += 1;
+            if *tries < 3 {
+                return Err(command);
+            }
+            command.reply.send(Reply::Count(5));
+            Ok(())
+        });
+        let target = TargetHandle::new(vec![sink], Box::new(|| {}));
+        assert_eq!(target.drain(Duration::ZERO), Ok(5));
+        let full = TargetHandle::new(vec![Box::new(Err)], Box::new(|| {}));
+        let within = Duration::from_millis(5);
+        let error = full.ask_all(&Request::Stats, "for its statistics", within).unwrap_err();
+        assert_eq!(error, HandleError::Late { shard: 0, what: "for its statistics", within });
+    }
+
+    #[test]
+    fn refusals_and_ends_of_shards_are_errors() {
+        let refusing = target(vec![Some(Reply::Done), Some(Reply::Refused("no room".to_owned()))]);
+        assert_eq!(refusing.sessions(), Err(HandleError::Refused("no room".to_owned())));
+        let ended = target(vec![Some(Reply::Done), Some(Reply::Gone)]);
+        assert_eq!(ended.sessions(), Err(HandleError::Gone { shard: 1 }));
+        // To stop what has ended is no error; to stop twice neither.
+        assert_eq!(ended.stop(), Ok(()));
+        assert_eq!(ended.stop(), Ok(()));
+    }
+}

@@ -1,0 +1,286 @@
+//! `srp_*`: the target, its logical units, access list, listeners and sessions.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::Nothing;
+use crate::control::jsonrpc::RpcError;
+use crate::control::login::add_target_line;
+use crate::control::model::{DEFAULT_TARGET, Lun, Model, Target};
+use crate::target::access::Rule;
+use crate::target::handle::{ChannelInfo, SessionInfo, ShardStats};
+use crate::target::identity::lun_names;
+use crate::target::snapshot::Identity;
+
+/// Service port if none is given.
+const DEFAULT_PORT: u16 = 5555;
+
+/// Parameters of `srp_create_target`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateTarget {
+    name: Option<String>,
+    id_ext: Option<String>,
+    ioc_guid: Option<String>,
+}
+
+pub(super) fn create_target(model: &mut Model, params: CreateTarget) -> Result<Value, RpcError> {
+    let own = model.keeper().identity();
+    let identity = Identity {
+        id_ext: params.id_ext.map_or(Ok(own.id_ext), |digits| hex16("id_ext", &digits))?,
+        ioc_guid: params.ioc_guid.map_or(Ok(own.ioc_guid), |digits| hex16("ioc_guid", &digits))?,
+    };
+    let name = params.name.as_deref().unwrap_or(DEFAULT_TARGET);
+    model.create_target(name, identity)?;
+    Ok(json!(name))
+}
+
+fn hex16(what: &str, digits: &str) -> Result<u64, RpcError> {
+    match u64::from_str_radix(digits, 16) {
+        Ok(value) if digits.len() == 16 && !digits.starts_with('+') => Ok(value),
+        _ => Err(RpcError::params(format!("{what}: \"{digits}\" is not 16 hexadecimal digits"))),
+    }
+}
+
+/// Parameters of `srp_delete_target`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeleteTarget {
+    name: String,
+}
+
+pub(super) fn delete_target(model: &mut Model, params: DeleteTarget) -> Result<Value, RpcError> {
+    model.delete_target(&params.name).map(|()| json!(true))
+}
+
+/// Parameters of `srp_target_add_lun`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AddLun {
+    target: Option<String>,
+    lun: Option<u64>,
+    bdev_name: String,
+    uuid: Option<Uuid>,
+    #[serde(default)]
+    read_only: bool,
+}
+
+pub(super) fn add_lun(model: &mut Model, params: AddLun) -> Result<Value, RpcError> {
+    let uuid = match params.uuid {
+        Some(uuid) => uuid,
+        None => model.device(&params.bdev_name)?.bdev.uuid(),
+    };
+    let lun = Lun { bdev: params.bdev_name, uuid, read_only: params.read_only };
+    model.add_lun(params.target.as_deref(), params.lun, lun).map(|number| json!(number))
+}
+
+/// Parameters of `srp_target_remove_lun`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RemoveLun {
+    target: Option<String>,
+    lun: u64,
+}
+
+pub(super) fn remove_lun(model: &mut Model, params: RemoveLun) -> Result<Value, RpcError> {
+    model.remove_lun(params.target.as_deref(), params.lun).map(|()| json!(true))
+}
+
+/// Parameters of `srp_target_add_listener` and `srp_target_remove_listener`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Listener {
+    target: Option<String>,
+    address: String,
+    port: Option<u16>,
+}
+
+impl Listener {
+    fn read(&self) -> Result<SocketAddr, RpcError> {
+        let bad = |why: &str| RpcError::params(format!("address: \"{}\" {why}", self.address));
+        let port = self.port.unwrap_or(DEFAULT_PORT);
+        if port == 0 {
+            return Err(RpcError::params("port: 0 is no port: 1 to 65535"));
+        }
+        let ip_scope = match self.address.split_once('%') {
+            Some((ip, scope)) => (ip, scope.parse().map_err(|_| bad("has no interface number behind %"))?),
+            None => (self.address.as_str(), 0),
+        };
+        let ip: IpAddr = ip_scope.0.parse().map_err(|_| bad("is no IP address"))?;
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(bad("is not the address of one machine"));
+        }
+        match ip {
+            IpAddr::V6(v6) => Ok(SocketAddr::V6(SocketAddrV6::new(v6, port, 0, ip_scope.1))),
+            IpAddr::V4(_) if ip_scope.1 != 0 => Err(bad("has a scope, which only IPv6 addresses have")),
+            ip => Ok(SocketAddr::new(ip, port)),
+        }
+    }
+}
+
+/// An address as [`Listener::read`] reads it.
+pub(super) fn address_words(listener: &SocketAddr) -> String {
+    match listener {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
+        listener => listener.ip().to_string(),
+    }
+}
+
+pub(super) fn add_listener(model: &mut Model, params: Listener) -> Result<Value, RpcError> {
+    let listener = params.read()?;
+    model.add_listener(params.target.as_deref(), listener)?;
+    Ok(listener_words(model.target_named(params.target.as_deref())?, &listener))
+}
+
+pub(super) fn remove_listener(model: &mut Model, params: Listener) -> Result<Value, RpcError> {
+    model.remove_listener(params.target.as_deref(), params.read()?).map(|()| json!(true))
+}
+
+/// Parameters of `srp_target_add_initiator` and `srp_target_remove_initiator`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Initiator {
+    target: Option<String>,
+    initiator: String,
+}
+
+impl Initiator {
+    fn read(&self) -> Result<Rule, RpcError> {
+        self.initiator.parse().map_err(|error| RpcError::params(format!("initiator: {error}")))
+    }
+}
+
+pub(super) fn add_initiator(model: &mut Model, params: Initiator) -> Result<Value, RpcError> {
+    model.add_initiator(params.target.as_deref(), params.read()?).map(|()| json!(true))
+}
+
+pub(super) fn remove_initiator(model: &mut Model, params: Initiator) -> Result<Value, RpcError> {
+    model.remove_initiator(params.target.as_deref(), params.read()?).map(|()| json!(true))
+}
+
+pub(super) fn get_targets(model: &mut Model, _: Nothing) -> Result<Value, RpcError> {
+    Ok(model.target().into_iter().map(describe).collect())
+}
+
+fn describe(target: &Target) -> Value {
+    let luns: Vec<Value> = target
+        .luns
+        .iter()
+        .map(|(number, lun)| {
+            let names = lun_names(&target.identity, lun.uuid);
+            json!({
+                "lun": number,
+                "bdev_name": lun.bdev,
+                "read_only": lun.read_only,
+                "uuid": lun.uuid.to_string(),
+                "naa": format!("{:016x}", names.naa),
+                "serial": names.serial,
+            })
+        })
+        .collect();
+    let listeners: Vec<Value> =
+        target.listeners.iter().map(|listener| listener_words(target, listener)).collect();
+    json!({
+        "name": target.name,
+        "id_ext": format!("{:016x}", target.identity.id_ext),
+        "ioc_guid": format!("{:016x}", target.identity.ioc_guid),
+        "luns": luns,
+        "listeners": listeners,
+        "initiators": target.rules.iter().map(Rule::to_string).collect::<Vec<_>>(),
+    })
+}
+
+fn listener_words(target: &Target, listener: &SocketAddr) -> Value {
+    json!({
+        "address": address_words(listener),
+        "port": listener.port(),
+        "add_target": add_target_line(&target.identity, listener),
+    })
+}
+
+pub(super) fn get_sessions(model: &mut Model, _: Nothing) -> Result<Value, RpcError> {
+    Ok(model.handle().sessions()?.iter().map(session).collect())
+}
+
+fn session(session: &SessionInfo) -> Value {
+    let sum = |of: fn(&ChannelInfo) -> u64| session.channels.iter().map(of).sum::<u64>();
+    json!({
+        "initiator": session.id.initiator.to_string(),
+        "target": format!("{:#034x}", u128::from_be_bytes(session.id.target)),
+        "address": session.channels.first().map(|channel| channel.peer.to_string()),
+        "commands": sum(|channel| channel.commands_total),
+        "read_bytes": sum(|channel| channel.read_bytes),
+        "written_bytes": sum(|channel| channel.written_bytes),
+        "channels": session.channels.iter().map(channel).collect::<Vec<_>>(),
+    })
+}
+
+fn channel(channel: &ChannelInfo) -> Value {
+    json!({
+        "index": channel.index,
+        "shard": channel.shard,
+        "qpn": channel.qpn,
+        "state": channel.state,
+        "local": channel.local.to_string(),
+        "peer": channel.peer.to_string(),
+        "credits": channel.credits,
+        "commands_now": channel.commands,
+        "commands": channel.commands_total,
+        "read_bytes": channel.read_bytes,
+        "written_bytes": channel.written_bytes,
+        "it_iu_bytes": channel.it_iu_bytes,
+        "immediate_data": channel.immediate_data,
+        "age_ms": channel.age_ms,
+    })
+}
+
+/// Parameters of `srp_disconnect_session`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Disconnect {
+    initiator: String,
+}
+
+pub(super) fn disconnect_session(model: &mut Model, params: Disconnect) -> Result<Value, RpcError> {
+    let sessions = model.handle().sessions()?;
+    let wanted: Vec<_> = match params.initiator.parse() {
+        Ok(Rule::Initiator(id)) => sessions.iter().filter(|session| session.id.initiator == id).collect(),
+        _ => {
+            let message = format!("initiator: \"{}\" is no initiator port id", params.initiator);
+            return Err(RpcError::params(message));
+        }
+    };
+    if wanted.is_empty() {
+        return Err(RpcError::missing(format!("{} is not logged in", params.initiator)));
+    }
+    let mut channels = 0;
+    for session in wanted {
+        channels += model.handle().disconnect_session(session.id)?;
+    }
+    Ok(json!({"channels": channels}))
+}
+
+pub(super) fn get_stats(model: &mut Model, _: Nothing) -> Result<Value, RpcError> {
+    let shards: Vec<Value> = model.handle().shard_stats()?.iter().map(shard).collect();
+    Ok(json!({"shards": shards}))
+}
+
+fn shard(stats: &ShardStats) -> Value {
+    let counters: Map<String, Value> =
+        stats.counters.iter().map(|&(name, count)| (name.to_owned(), json!(count))).collect();
+    json!({
+        "shard": stats.shard,
+        "core": stats.core,
+        "channels": stats.channels,
+        "tasks": stats.tasks,
+        "recv_posted": stats.recv_posted,
+        "chunks_free": stats.chunks_free,
+        "busy_ns": stats.reactor.busy_ns,
+        "idle_ns": stats.reactor.idle_ns,
+        "asleep_ns": stats.reactor.asleep_ns,
+        "counters": counters,
+    })
+}
