@@ -55,7 +55,7 @@ impl Cm {
         let conn = self.conn(key);
         let (path, tid) = (conn.path, conn.tid);
         let told = match state {
-            State::ReqSent => Some(build::rej_timeout(&config, conn, about::REQ)),
+            State::ReqSent | State::ReqReceived => Some(build::rej_timeout(&config, conn, about::REQ)),
             State::RepSent => Some(build::rej_timeout(&config, conn, about::OTHER)),
             _ => None,
         };

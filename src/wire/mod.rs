@@ -5,10 +5,10 @@
 //! no input makes `parse` panic.
 //!
 //! * [`num`]: newtypes of the fields (PSN, QPN, keys)
-//! * `bth`, `ext`, `icrc`: RoCEv2 packets
-//! * `mad`, `cm`: connection management
-//! * `srp`: information units and descriptors
-//! * `scsi`: command descriptor blocks, sense data, VPD and mode pages
+//! * [`bth`], [`ext`], [`packet`], [`icrc`]: RoCEv2 packets
+//! * [`mad`], [`cm`]: management datagrams, connection management
+//! * [`srp`]: information units and descriptors
+//! * [`scsi`]: command descriptor blocks, sense data, VPD and mode pages
 
 pub(crate) mod be;
 pub mod bth;
@@ -20,7 +20,7 @@ pub(crate) mod layout;
 pub mod mad;
 pub mod num;
 pub mod packet;
-
-pub use error::ParseError;
 pub mod scsi;
 pub mod srp;
+
+pub use error::ParseError;

@@ -230,4 +230,59 @@ proptest! {
         prop_assert!(pair.b.is_empty(), "{} connections are left", pair.b.len());
         prop_assert_eq!(pair.b.deadline(), Time::NEVER);
     }
+
+    /// The asking side alike: answers of every kind to its own ids, in any order. A connection is
+    /// replied to once, ends once, and not the other way round.
+    #[test]
+    fn noise_does_not_confuse_who_asks(
+        noise in prop::collection::vec((0u8..8, 0usize..4, 0u32..3, 0x11u8..0x1b, 0u8..4), 1..120),
+    ) {
+        let mut pair = Pair::new();
+        let mut asked = Vec::new();
+        for qpn in 0x100..0x104 {
+            let conn = pair.a.connect(pair.now, &connect_attr(PORT, qpn)).unwrap();
+            let Message::Req(req) = pair.one_from_a().message else { panic!("no REQ") };
+            asked.push((conn, req.local_id, 0, 0));
+        }
+        for (what, which, theirs, attribute, about) in noise {
+            let (conn, ours, ..) = asked[which];
+            match what {
+                0 => pair.pass(Duration::from_millis(700)),
+                1 => drop(pair.a.established(pair.now, conn)),
+                2 if theirs == 0 => drop(pair.a.disconnect(pair.now, conn)),
+                _ => {
+                    let mut mad = [0; MAD_LEN];
+                    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+                    mad[17] = attribute;
+                    mad[24..28].copy_from_slice(&(0x500 + theirs).to_be_bytes());
+                    mad[28..32].copy_from_slice(&ours.0.to_be_bytes());
+                    mad[32] = about << 6;
+                    mad[36..39].copy_from_slice(&[0, 2, theirs as u8]);
+                    pair.a.handle_mad(pair.now, a_path(), &mad);
+                }
+            }
+            pair.sent_by_a();
+            while let Some(event) = pair.a.poll_event() {
+                match event {
+                    ConnEvent::Reply { conn, .. } => {
+                        let seen = asked.iter_mut().find(|seen| seen.0 == conn).unwrap();
+                        seen.2 += 1;
+                        prop_assert_eq!((seen.2, seen.3), (1, 0));
+                    }
+                    ConnEvent::Ended { conn, .. } => {
+                        let seen = asked.iter_mut().find(|seen| seen.0 == conn).unwrap();
+                        seen.3 += 1;
+                        prop_assert_eq!(seen.3, 1);
+                    }
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+        }
+        for (conn, ..) in asked {
+            let _ = pair.a.disconnect(pair.now, conn);
+        }
+        pair.pass(Duration::from_secs(600));
+        prop_assert!(pair.a.is_empty());
+        prop_assert_eq!(pair.a.deadline(), Time::NEVER);
+    }
 }

@@ -265,6 +265,7 @@ fn a_consumer_that_never_answers_is_not_waited_for_forever() {
     let (_, b) = pair.asked(PORT, 0x100);
     // The asking side waits 16 times code 18.
     pair.pass(timeout(18) * 16 + Duration::from_millis(1));
+    assert_eq!(reason_of(&pair.one_from_b()), reason::TIMEOUT);
     assert_eq!(pair.ended_b(), (b, ConnEnd::Timeout));
     assert_eq!(
         pair.b.accept(pair.now, b, &reply(0x200), b""),
