@@ -1,0 +1,37 @@
+# error-handling: device, bus and host reset in a loop under I/O; errors of the medium reach the application with their sense.
+boot a
+FILE=$(new_file disk 64M)
+serve --lun "uring:$FILE" --lun malloc:64M
+
+guest a <<'GUEST'
+login
+patient
+fio --name=busy --ioengine=libaio --filename="$(disk 1)" --direct=1 --rw=randrw --bs=4k --iodepth=16 --time_based --runtime=20 --size=64m >busy.txt 2>&1 &
+busy=$!
+sg=$(sg_of "$(disk 1)")
+for _ in 1 2 3 4; do
+    sleep 1
+    sg_reset -d "$sg"
+done
+sg_reset -b "$sg" || true # ib_srp has no bus reset of its own
+sg_reset -H "$sg"
+wait $busy || { tail -n 20 busy.txt; fail "I/O under resets failed"; }
+grep -q 'err= 0' busy.txt
+fio_verify after --filename="$(disk 1)" --direct=1 --rw=randwrite --bsrange=512-64k --iodepth=16 --size=8m
+GUEST
+
+step "the file is truncated while it is served"
+truncate -s 32M "$FILE"
+guest a <<'GUEST'
+disk=$(disk 0)
+dd if="$disk" of=/dev/null bs=4k skip=100 count=1 iflag=direct status=none
+! dd if="$disk" of=/dev/null bs=4k skip=12000 count=1 iflag=direct 2>err || fail "a read beyond the file's end succeeded"
+grep -q 'Input/output error' err
+sg_dd if="$(sg_of "$disk")" of=/dev/null bs=512 skip=96000 count=8 2>&1 | tee sense || true
+grep -qi 'medium' sense
+logout
+kernel_is_well
+GUEST
+log_says '[Tt]runcat|shorter|beyond the end'
+no_sessions
+stop_target

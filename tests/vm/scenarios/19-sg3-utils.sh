@@ -1,0 +1,38 @@
+# sg3-utils: sg_inq sg_vpd sg_luns sg_readcap sg_turs sg_modes sg_sync sg_requests sg_start, and residuals by sg_raw.
+boot a
+serve --lun malloc:64M --lun "uring:$(new_file disk 64M),ro"
+guest a <<'GUEST'
+login
+dev=$(disk 0)
+sg_turs "$dev"
+sg_requests "$dev"
+sg_inq "$dev"
+sg_inq --cmddt "$dev" >/dev/null 2>&1 && fail "INQUIRY with CmdDt was served"
+for page in 0x00 0x80 0x83 0xb0 0xb1 0xb2; do sg_vpd --page=$page "$dev"; done
+! sg_vpd --page=0xc7 "$dev" 2>/dev/null || fail "an unknown VPD page was served"
+sg_luns "$dev"
+sg_readcap "$dev"
+sg_readcap --16 "$dev"
+for page in 0x08 0x0a 0x3f; do sg_modes --page=$page "$dev"; sg_modes --six --page=$page "$dev" >/dev/null; done
+sg_sync "$dev"
+sg_sync --16 "$dev" 2>/dev/null || true # older sg3-utils have no such flag
+sg_start --start "$dev"
+
+# A buffer longer than the answer leaves a residual; a shorter one cuts it.
+sg_raw -v -r 252 "$dev" 12 00 00 00 fc 00 >inq 2>&1
+cat inq
+grep -q 'SCSI Status: Good' inq
+sg_raw -r 4 "$dev" 12 00 00 00 04 00 2>&1 | grep -q 'Received 4 bytes'
+
+# Unknown operation codes, bad fields, and addresses beyond the end.
+sg_raw "$dev" c0 00 00 00 00 00 2>&1 | grep -qi 'Invalid command operation code'
+sg_raw -r 512 "$dev" 28 00 00 01 ff ff 00 00 02 00 2>&1 | grep -qi 'Logical block address out of range'
+
+# The other LUN is read-only.
+sg_modes "$(disk 1)" | grep -qi 'wp=1'
+! dd if=/dev/zero of="$(disk 1)" bs=4k count=1 oflag=direct conv=notrunc 2>/dev/null || fail "a read-only LUN was written"
+logout
+kernel_is_well
+GUEST
+no_sessions
+stop_target
