@@ -6,6 +6,7 @@
 pub mod lun_spec;
 pub mod rpc;
 pub mod serve;
+pub mod status;
 pub mod units;
 
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ struct Args {
 enum Command {
     Serve(Box<serve::ServeArgs>),
     Rpc(rpc::RpcArgs),
+    Status(status::StatusArgs),
 }
 
 /// Runs the command line of this process.
@@ -36,6 +38,7 @@ pub fn main() -> ExitCode {
     let done = match args.command {
         Command::Serve(args) => serve::run(*args),
         Command::Rpc(args) => rpc::run(args),
+        Command::Status(args) => status::run(args),
     };
     done.unwrap_or_else(|error| {
         eprintln!("srpoll: {}", one_line(&format!("{error:#}")));

@@ -29,7 +29,7 @@ use crate::target::snapshot::Snapshot;
 
 /// Serve block devices as an SRP target.
 ///
-/// Prints one line a listener for /sys/class/infiniband_srp/<port>/add_target of a Linux
+/// Prints one line a listener for /sys/class/infiniband_srp/PORT/add_target of a Linux
 /// initiator, then "ready". Logs go to standard error; SRPOLL_LOG sets what is logged (info).
 /// Sizes are numbers with k, M, G or T (powers of 1024), times numbers with us, ms, s, m or h.
 #[derive(clap::Args, Debug)]
@@ -116,7 +116,8 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     };
     let socket = OwnedSocket::bind(&socket_path)?;
     let keeper = args.keeper(listeners.first().copied(), &socket_path)?;
-    let signals = Signals::new([SIGINT, SIGTERM]).context("signals cannot be caught")?;
+    let (events_to, events) = mpsc::channel();
+    watch_signals(&socket, events_to.clone()).context("signals cannot be caught")?;
 
     let handle = crate::target::start(StartConfig {
         cores,
@@ -128,7 +129,8 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let stop = handle.clone();
     let mut model = Model::new(handle, keeper, limits);
     let result = configure(&mut model, &args, config, &listeners)
-        .and_then(|()| serve(&mut model, socket, signals, args.drain_timeout));
+        .and_then(|()| Server::start(socket, events_to).context("no thread for the RPC server"))
+        .and_then(|server| serve(&mut model, server, &events, args.drain_timeout));
     stop.stop().context("the reactors did not stop")?;
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -291,19 +293,10 @@ fn call(model: &mut Model, method: &str, params: Value) -> anyhow::Result<Value>
 /// Says where to log in, answers calls until a signal comes, then drains.
 fn serve(
     model: &mut Model,
-    socket: OwnedSocket,
-    signals: Signals,
+    server: Server,
+    events: &mpsc::Receiver<Event>,
     drain_timeout: Duration,
 ) -> anyhow::Result<()> {
-    let (to, events) = mpsc::channel();
-    let socket_path = socket.path().to_owned();
-    let stop = to.clone();
-    let watcher = signals.handle();
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || watch_signals(signals, &stop, &socket_path))
-        .context("no thread for signals")?;
-    let server = Server::start(socket, to).context("no thread for the RPC server")?;
     announce(model).context("standard output")?;
     tracing::info!("RPC at {}", server.path().display());
     while let Ok(Event::Call(call, reply)) = events.recv() {
@@ -317,22 +310,28 @@ fn serve(
         Ok(left) => tracing::warn!("{left} commands were cut off"),
         Err(error) => tracing::warn!("the drain did not end well: {error}"),
     }
-    watcher.close();
     Ok(())
 }
 
-/// The first signal stops with a drain, the second at once.
-fn watch_signals(mut signals: Signals, events: &mpsc::Sender<Event>, socket: &Path) {
-    let mut seen = false;
-    for signal in signals.forever() {
-        if seen {
-            tracing::warn!("second signal: stopping at once");
-            let _ = std::fs::remove_file(socket);
-            std::process::exit(128 + signal);
+/// Starts a thread that asks for a stop on the first signal and stops at once on the second.
+fn watch_signals(socket: &OwnedSocket, events: mpsc::Sender<Event>) -> std::io::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let files = socket.files();
+    let watch = move || {
+        let mut seen = false;
+        for signal in signals.forever() {
+            if seen {
+                tracing::warn!("second signal: stopping at once");
+                for file in &files {
+                    let _ = std::fs::remove_file(file);
+                }
+                std::process::exit(128 + signal);
+            }
+            seen = true;
+            let _ = events.send(Event::Stop);
         }
-        seen = true;
-        let _ = events.send(Event::Stop);
-    }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
 }
 
 /// The login lines and `ready`, on standard output and flushed.

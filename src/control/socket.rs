@@ -95,6 +95,11 @@ impl OwnedSocket {
         &self.path
     }
 
+    /// What must be removed when the process ends without dropping this: socket and lock.
+    pub fn files(&self) -> [PathBuf; 2] {
+        [self.path.clone(), self.lock_path.clone()]
+    }
+
     /// The listening socket.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
