@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::rdma::sim::device::SimDevice;
 use crate::rdma::verbs::{Connections, Device, VerbsError};
 
 /// A provider's context of one shard.
@@ -18,4 +19,22 @@ pub trait Fabric: Device + Connections {
 
     /// What the provider counted, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+impl Fabric for SimDevice {
+    fn open_port(&mut self, address: IpAddr) -> Result<(), VerbsError> {
+        SimDevice::open_port(self, address)
+    }
+
+    fn close_port(&mut self, address: IpAddr) {
+        SimDevice::close_port(self, address);
+    }
+
+    fn wait_fds_epoch(&self) -> u64 {
+        0
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        SimDevice::counters(self)
+    }
 }

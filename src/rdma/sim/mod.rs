@@ -2,5 +2,7 @@
 //!
 //! * [`net`]: a network at the datagram seam that loses, repeats, reorders, delays, corrupts and
 //!   parts, and a world of endpoints on it
+//! * [`device`]: a provider on that network, for the target and the initiator as they are
 
+pub mod device;
 pub mod net;
