@@ -11,15 +11,21 @@
 //!   release; `memory`: the registered buffers behind them
 //! * `submit`, `inbound`: sending commands, reading answers
 //! * `recovery`: time limits: ABORT TASK, LUN RESET, reconnect, as ib_srp's error handler does
+//! * [`scan`]: single commands: what a logical unit is
+//! * [`load`]: a workload on one logical unit; [`stamp`] and [`ledger`]: its verification
 
 mod channel;
 pub mod config;
 mod connect;
 mod inbound;
+pub mod ledger;
+pub mod load;
 mod memory;
 mod recovery;
+pub mod scan;
 pub mod session;
 pub mod slot;
+pub mod stamp;
 mod submit;
 
 pub use config::{DescriptorForm, SessionConfig};
