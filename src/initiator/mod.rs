@@ -32,3 +32,6 @@ pub use config::{DescriptorForm, SessionConfig};
 pub use session::{Session, SessionError, SessionState};
 pub use slot::{Completion, Outcome, SlotId};
 pub use submit::{Command, PostError, Transfer};
+
+#[cfg(test)]
+mod tests;
