@@ -5,7 +5,7 @@
 
 //!
 //! * what the control plane sees: [`handle`], [`snapshot`], [`access`], [`identity`], [`limits`]
-//! * the loop: [`shard`]; a task's way: `intake`, `pipeline`, `transfer`, `respond`, `abort`; its values: [`task`],
+//! * the loop: [`shard`]; a task's way: `intake`, `pipeline`, `respond`; its values: [`task`],
 //!   [`channel`], [`wr`]
 //! * what a shard owns: [`slots`] (receive memory), [`pool`] (data memory), [`luns`]
 //! * what shards share, off the fast path: [`nexus`] (unit attentions), [`fence`]
@@ -13,7 +13,6 @@
 //! * ends: [`drain`] (table and waits), `reaper`; task management: [`manage`]
 //! * how it starts: [`start`]
 
-mod abort;
 pub mod accept;
 pub mod access;
 mod admin;
@@ -38,7 +37,6 @@ pub mod slots;
 pub mod snapshot;
 pub mod start;
 pub mod task;
-mod transfer;
 pub mod wr;
 
 /// Why a target did not start; one line that names what was wrong.
