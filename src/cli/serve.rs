@@ -255,7 +255,7 @@ fn add_lun(model: &mut Model, spec: &LunSpec) -> anyhow::Result<()> {
     let number = spec.lun.map_or_else(free, Ok)?;
     // Found before the device is made.
     if let Some(there) = model.target().and_then(|target| target.luns.get(&u16::try_from(number).ok()?)) {
-        return Err(anyhow!("LUN {number} is taken already, by bdev \"{}\"", there.bdev));
+        return Err(anyhow!("LUN {number} is taken already, by bdev {}", there.bdev));
     }
     let mut params = Map::new();
     let (method, kind) = match &spec.backend {

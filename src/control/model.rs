@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bdev::Bdev;
+use bdev::registry::{Claim, Registered, Registry, RegistryError, Sharing};
 use uuid::Uuid;
 
 use super::jsonrpc::{Call, RpcError};
@@ -21,16 +22,14 @@ use crate::target::snapshot::{Identity, LunEntry, MAX_LUN, Snapshot};
 /// Name of the target if nobody gives it one.
 pub const DEFAULT_TARGET: &str = "srpoll";
 
-/// A block device and the call that made it, for `save_config`.
+/// What the control plane keeps of a device beside the registry.
 #[derive(Clone)]
-pub struct Device {
-    /// The device.
-    pub bdev: Arc<dyn Bdev>,
-    /// The call that makes it again.
-    pub made_by: Call,
+pub struct Made {
+    /// The call that makes it again, for `save_config`.
+    pub by: Call,
     /// Ranges where an abandoned write may still land. They belong to the device, so that a logical
     /// unit that goes and comes back meets them again.
-    pub fences: Arc<Fences>,
+    fences: Arc<Fences>,
 }
 
 /// A logical unit of the target.
@@ -65,14 +64,27 @@ pub struct Model {
     keeper: Keeper,
     limits: Limits,
     epoch: u64,
-    devices: BTreeMap<String, Device>,
+    registry: Registry,
+    /// For every device of the registry, by name.
+    made: BTreeMap<String, Made>,
     target: Option<Target>,
+    /// The device of each logical unit is in use by it.
+    claims: BTreeMap<u16, Claim>,
 }
 
 impl Model {
     /// Nothing yet; `handle` runs with [`Snapshot::empty`].
     pub fn new(handle: TargetHandle, keeper: Keeper, limits: Limits) -> Model {
-        Model { handle, keeper, limits, epoch: 0, devices: BTreeMap::new(), target: None }
+        Model {
+            handle,
+            keeper,
+            limits,
+            epoch: 0,
+            registry: Registry::new(),
+            made: BTreeMap::new(),
+            target: None,
+            claims: BTreeMap::new(),
+        }
     }
 
     /// The running target.
@@ -85,14 +97,19 @@ impl Model {
         &self.keeper
     }
 
-    /// The block devices by name.
-    pub fn devices(&self) -> &BTreeMap<String, Device> {
-        &self.devices
+    /// The block devices by name, with their users.
+    pub fn devices(&self) -> Vec<Registered> {
+        self.registry.list()
     }
 
-    /// The device of that name.
-    pub fn device(&self, name: &str) -> Result<&Device, RpcError> {
-        self.devices.get(name).ok_or_else(|| RpcError::missing(format!("there is no bdev \"{name}\"")))
+    /// The device of that name or uuid.
+    pub fn device(&self, name: &str) -> Result<Arc<dyn Bdev>, RpcError> {
+        Ok(self.registry.get(name)?)
+    }
+
+    /// The calls that make the devices again.
+    pub fn made(&self) -> &BTreeMap<String, Made> {
+        &self.made
     }
 
     /// The target, if there is one.
@@ -116,40 +133,31 @@ impl Model {
         (0..=MAX_LUN).find(|lun| luns.is_none_or(|luns| !luns.contains_key(lun)))
     }
 
-    /// The LUN that uses the device.
-    pub fn user_of(&self, device: &str) -> Option<u16> {
-        let target = self.target.as_ref()?;
-        target.luns.iter().find(|(_, lun)| lun.bdev == device).map(|(&number, _)| number)
-    }
-
-    /// That a device may get this name.
+    /// That no device has this name: found before a new one is made.
     pub fn check_device_name(&self, name: &str) -> Result<(), RpcError> {
-        check_name("name", name)?;
-        match self.devices.contains_key(name) {
-            true => Err(RpcError::exists(format!("there is a bdev \"{name}\" already"))),
+        match self.made.contains_key(name) {
+            true => Err(RegistryError::NameTaken(name.to_owned()).into()),
             false => Ok(()),
         }
     }
 
     /// Takes a new device in.
-    pub fn add_device(&mut self, device: Device) -> Result<(), RpcError> {
-        let name = device.bdev.name().to_owned();
-        self.check_device_name(&name)?;
-        self.devices.insert(name, device);
+    pub fn add_device(&mut self, device: Arc<dyn Bdev>, made_by: Call) -> Result<(), RpcError> {
+        let name = device.name().to_owned();
+        self.registry.add(device)?;
+        self.made.insert(name, Made { by: made_by, fences: Arc::default() });
         Ok(())
     }
 
     /// Lets go of a device that no LUN uses and that is of this kind.
     pub fn remove_device(&mut self, name: &str, product: &str) -> Result<(), RpcError> {
-        let device = self.device(name)?;
-        if device.bdev.product() != product {
-            let kind = device.bdev.product();
-            return Err(RpcError::missing(format!("bdev \"{name}\" is a {kind}, not a {product}")));
+        let device = self.registry.get(name)?;
+        if device.product() != product {
+            let kind = device.product();
+            return Err(RpcError::missing(format!("bdev {name} is a {kind}, not a {product}")));
         }
-        if let Some(lun) = self.user_of(name) {
-            return Err(RpcError::busy(format!("bdev \"{name}\" is in use by LUN {lun}; remove that first")));
-        }
-        self.devices.remove(name);
+        self.registry.remove(device.name())?;
+        self.made.remove(device.name());
         Ok(())
     }
 
@@ -177,6 +185,7 @@ impl Model {
         }
         // Without a target every login is refused, so that no session comes after the last.
         self.publish(None)?;
+        self.claims.clear();
         for session in self.handle.sessions()? {
             self.handle.disconnect_session(session.id)?;
         }
@@ -194,26 +203,24 @@ impl Model {
             None => self.lowest_free_lun().ok_or_else(|| RpcError::busy("every LUN is taken"))?,
         };
         if let Some(there) = next.luns.get(&number) {
-            let message = format!("LUN {number} is taken already, by bdev \"{}\"", there.bdev);
-            return Err(RpcError::exists(message));
+            return Err(RpcError::exists(format!("LUN {number} is taken already, by bdev {}", there.bdev)));
         }
-        self.device(&lun.bdev)?;
-        if let Some(user) = self.user_of(&lun.bdev) {
-            return Err(RpcError::busy(format!("bdev \"{}\" is in use by LUN {user}", lun.bdev)));
-        }
-        next.luns.insert(number, lun);
+        let claim = self.registry.claim(&lun.bdev, &format!("LUN {number}"), Sharing::Exclusive)?;
+        // The caller may have named it by its uuid.
+        next.luns.insert(number, Lun { bdev: claim.device().name().to_owned(), ..lun });
         self.publish(Some(next))?;
+        self.claims.insert(number, claim);
         Ok(number)
     }
 
     /// Removes a logical unit.
     pub fn remove_lun(&mut self, target: Option<&str>, number: u64) -> Result<(), RpcError> {
         let mut next = self.target_named(target)?.clone();
-        let gone = u16::try_from(number).ok().and_then(|number| next.luns.remove(&number));
-        if gone.is_none() {
-            return Err(RpcError::missing(format!("there is no LUN {number}")));
-        }
-        self.publish(Some(next))
+        let there = u16::try_from(number).ok().filter(|number| next.luns.remove(number).is_some());
+        let number = there.ok_or_else(|| RpcError::missing(format!("there is no LUN {number}")))?;
+        self.publish(Some(next))?;
+        self.claims.remove(&number);
+        Ok(())
     }
 
     /// Lets somebody in.
@@ -285,8 +292,8 @@ impl Model {
         snapshot.identity = Some(target.identity);
         snapshot.access = AccessList::new(target.rules.clone());
         for (&number, lun) in &target.luns {
-            let device = self.device(&lun.bdev)?;
-            let bdev = Arc::clone(&device.bdev);
+            let bdev = self.registry.get(&lun.bdev)?;
+            let fences = self.made.get(&lun.bdev).map(|made| Arc::clone(&made.fences)).unwrap_or_default();
             let names = lun_names(&target.identity, lun.uuid);
             let read_only = lun.read_only || bdev.geometry().read_only;
             snapshot.luns.push(LunEntry {
@@ -296,10 +303,22 @@ impl Model {
                 serial: names.serial,
                 uuid: lun.uuid,
                 read_only,
-                fences: Arc::clone(&device.fences),
+                fences,
             });
         }
         Ok(snapshot)
+    }
+}
+
+impl From<RegistryError> for RpcError {
+    fn from(error: RegistryError) -> RpcError {
+        let message = error.to_string();
+        match error {
+            RegistryError::NameTaken(_) | RegistryError::UuidTaken { .. } => RpcError::exists(message),
+            RegistryError::BadName(_) => RpcError::params(message),
+            RegistryError::Unknown(_) => RpcError::missing(message),
+            RegistryError::InUse { .. } => RpcError::busy(message),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::control::jsonrpc::{Call, RpcError};
-use crate::control::model::{Device, Model};
+use crate::control::model::Model;
 
 /// Nanoseconds: what all ticks here are.
 pub(super) const TICK_RATE: u64 = 1_000_000_000;
@@ -143,14 +143,13 @@ fn take_in(
 ) -> Result<Value, RpcError> {
     let params = serde_json::to_value(params).map_err(|error| RpcError::failed(error.to_string()))?;
     let name = bdev.name().to_owned();
-    let made_by = Call { method: method.to_owned(), params };
-    model.add_device(Device { bdev, made_by, fences: Arc::default() })?;
+    model.add_device(bdev, Call { method: method.to_owned(), params })?;
     Ok(json!(name))
 }
 
 /// `Malloc0`, `Malloc1`, ...: the first that is free, as SPDK names them.
 fn free_name(model: &Model, kind: &str) -> String {
-    (0..).map(|n| format!("{kind}{n}")).find(|name| !model.devices().contains_key(name)).unwrap_or_default()
+    (0..).map(|n| format!("{kind}{n}")).find(|name| !model.made().contains_key(name)).unwrap_or_default()
 }
 
 fn len_bytes(params: &MemoryParams) -> Result<u64, RpcError> {
@@ -165,12 +164,14 @@ fn open_error(error: OpenError) -> RpcError {
 }
 
 pub(super) fn get_bdevs(model: &mut Model, params: GetBdevs) -> Result<Value, RpcError> {
-    let describe =
-        |device: &Device| describe(device.bdev.as_ref(), model.user_of(device.bdev.name()).is_some());
-    match params.name {
-        Some(name) => Ok(json!([describe(model.device(&name)?)])),
-        None => Ok(model.devices().values().map(describe).collect()),
-    }
+    let wanted = params.name.map(|name| model.device(&name)).transpose()?;
+    let shown = model
+        .devices()
+        .iter()
+        .filter(|there| wanted.as_ref().is_none_or(|wanted| wanted.name() == there.device.name()))
+        .map(|there| describe(there.device.as_ref(), !there.users.is_empty()))
+        .collect();
+    Ok(shown)
 }
 
 /// One device as SPDK shows it.
@@ -232,12 +233,10 @@ pub(super) fn get_iostat(model: &mut Model, params: GetIostat) -> Result<Value, 
         (Some(_), Some(_)) => return Err(RpcError::params("name and names exclude each other")),
         (Some(name), None) => vec![name],
         (None, Some(names)) => names,
-        (None, None) => model.devices().keys().cloned().collect(),
+        (None, None) => model.made().keys().cloned().collect(),
     };
-    let stats: Vec<Value> = names
-        .iter()
-        .map(|name| Ok(iostat(model.device(name)?.bdev.as_ref())))
-        .collect::<Result<_, RpcError>>()?;
+    let stats: Vec<Value> =
+        names.iter().map(|name| Ok(iostat(model.device(name)?.as_ref()))).collect::<Result<_, RpcError>>()?;
     let ticks = reactors::clock::Clock::get().now().as_nanos();
     Ok(json!({"tick_rate": TICK_RATE, "ticks": ticks, "bdevs": stats}))
 }

@@ -110,11 +110,8 @@ const SUBSYSTEMS: [(&str, &[&str]); 2] = [("bdev", &[]), ("srp", &["bdev"])];
 fn calls_of(model: &Model, subsystem: &str) -> Vec<Recorded> {
     let recorded = |method: &str, params| Recorded { method: method.to_owned(), params };
     if subsystem == "bdev" {
-        return model
-            .devices()
-            .values()
-            .map(|device| recorded(&device.made_by.method, device.made_by.params.clone()))
-            .collect();
+        let made = model.made().values();
+        return made.map(|made| recorded(&made.by.method, made.by.params.clone())).collect();
     }
     let Some(target) = model.target() else { return Vec::new() };
     let name = &target.name;

@@ -71,7 +71,7 @@ pub(super) struct AddLun {
 pub(super) fn add_lun(model: &mut Model, params: AddLun) -> Result<Value, RpcError> {
     let uuid = match params.uuid {
         Some(uuid) => uuid,
-        None => model.device(&params.bdev_name)?.bdev.uuid(),
+        None => model.device(&params.bdev_name)?.uuid(),
     };
     let lun = Lun { bdev: params.bdev_name, uuid, read_only: params.read_only };
     model.add_lun(params.target.as_deref(), params.lun, lun).map(|number| json!(number))

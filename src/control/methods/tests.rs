@@ -152,24 +152,19 @@ fn wrong_parameters_are_refused_by_name() {
             "bdev_malloc_create",
             json!({"name": "m", "num_blocks": 1, "block_size": 512}),
             -17,
-            "there is a bdev \"m\" already",
+            "a bdev named m exists already; choose another name or delete it first",
         ),
         (
             "bdev_malloc_create",
             json!({"name": "", "num_blocks": 1, "block_size": 512}),
             -32602,
-            "name: \"\" is no name: 1 to 255 bytes without control characters",
+            "\"\" is no name for a bdev: it must not be empty, nor hold blanks, commas or control characters",
         ),
-        ("bdev_malloc_delete", json!({"name": "x"}), -19, "there is no bdev \"x\""),
-        ("bdev_malloc_delete", json!({"name": "m"}), -16, "bdev \"m\" is in use by LUN 0; remove that first"),
-        (
-            "bdev_null_delete",
-            json!({"name": "other"}),
-            -19,
-            "bdev \"other\" is a Malloc disk, not a Null disk",
-        ),
-        ("bdev_get_bdevs", json!({"name": "x"}), -19, "there is no bdev \"x\""),
-        ("bdev_get_iostat", json!({"name": "x"}), -19, "there is no bdev \"x\""),
+        ("bdev_malloc_delete", json!({"name": "x"}), -19, "there is no bdev named x"),
+        ("bdev_malloc_delete", json!({"name": "m"}), -16, "bdev m is in use by LUN 0"),
+        ("bdev_null_delete", json!({"name": "other"}), -19, "bdev other is a Malloc disk, not a Null disk"),
+        ("bdev_get_bdevs", json!({"name": "x"}), -19, "there is no bdev named x"),
+        ("bdev_get_iostat", json!({"name": "x"}), -19, "there is no bdev named x"),
         (
             "srp_create_target",
             json!({"name": "second"}),
@@ -187,10 +182,10 @@ fn wrong_parameters_are_refused_by_name() {
             "srp_target_add_lun",
             json!({"bdev_name": "other", "lun": 0}),
             -17,
-            "LUN 0 is taken already, by bdev \"m\"",
+            "LUN 0 is taken already, by bdev m",
         ),
-        ("srp_target_add_lun", json!({"bdev_name": "m", "lun": 1}), -16, "bdev \"m\" is in use by LUN 0"),
-        ("srp_target_add_lun", json!({"bdev_name": "x"}), -19, "there is no bdev \"x\""),
+        ("srp_target_add_lun", json!({"bdev_name": "m", "lun": 1}), -16, "bdev m is in use by LUN 0"),
+        ("srp_target_add_lun", json!({"bdev_name": "x"}), -19, "there is no bdev named x"),
         ("srp_target_add_lun", json!({"bdev_name": "other", "target": "x"}), -19, "there is no target \"x\""),
         ("srp_target_remove_lun", json!({"lun": 9}), -19, "there is no LUN 9"),
         ("srp_target_add_listener", json!({"address": "host"}), -32602, "address: \"host\" is no IP address"),
@@ -312,7 +307,10 @@ fn a_saved_configuration_makes_the_same_again() {
     // All of it is there already.
     let error = call(&mut model, "load_config", saved).unwrap_err();
     assert_eq!(error.code, -17);
-    assert_eq!(error.message, "call 1, bdev_null_create: there is a bdev \"Null0\" already");
+    assert_eq!(
+        error.message,
+        "call 1, bdev_null_create: a bdev named Null0 exists already; choose another name or delete it first"
+    );
 }
 
 #[test]
@@ -346,9 +344,16 @@ fn devices_look_as_spdk_shows_them() {
         ),
         Ok(json!("Malloc0"))
     );
-    make(
+    // By its uuid, as SPDK's clients may.
+    let uuid = "0f14d0ab-9605-4a62-a9e4-5ed26688389b";
+    make(&mut model, &[("srp_create_target", json!({})), ("srp_target_add_lun", json!({"bdev_name": uuid}))]);
+    refused(
         &mut model,
-        &[("srp_create_target", json!({})), ("srp_target_add_lun", json!({"bdev_name": "Malloc0"}))],
+        "bdev_null_create",
+        json!({"name": "twin", "num_blocks": 8, "block_size": 512, "uuid": uuid}),
+        -17,
+        "bdev twin cannot have the uuid 0f14d0ab-9605-4a62-a9e4-5ed26688389b: bdev Malloc0 has it; give \
+         another uuid",
     );
     let bdevs = call(&mut model, "bdev_get_bdevs", json!({"name": "Malloc0", "timeout": 100})).unwrap();
     for (key, value) in [
