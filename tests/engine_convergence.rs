@@ -255,8 +255,8 @@ fn with_seven_retries_it_converges_or_both_sides_say_so() {
             continue;
         }
         gave_up += 1;
-        for side in 0..2 {
-            if !failed[side] {
+        for (side, failed) in failed.into_iter().enumerate() {
+            if !failed {
                 // It was done before the other gave up: its own traffic tells.
                 let probe = SendOp::Write(Remote::default());
                 trial.pair.post_send(side, &wr(99, probe, SgeList::EMPTY, true));

@@ -5,5 +5,10 @@
 mod support;
 
 mod error_state;
+mod peers;
+mod queues;
+mod reads;
+mod requester;
+mod responder;
 mod states;
 mod transfers;

@@ -120,7 +120,7 @@ impl Qp {
             self.req.window.acknowledged(packets);
             self.catch_up(sh);
             self.progressed(sh, now);
-            self.schedule(sh);
+            self.schedule_unsent(sh);
         }
         reached
     }
@@ -187,6 +187,14 @@ impl Qp {
         self.catch_up(sh);
         self.progressed(sh, now);
         if last {
+            self.schedule_unsent(sh);
+        }
+    }
+
+    /// Room was made: what could not be sent may go now.
+    #[inline]
+    fn schedule_unsent(&mut self, sh: &mut Shared) {
+        if self.req.cursor < self.req.queue.len() {
             self.schedule(sh);
         }
     }
