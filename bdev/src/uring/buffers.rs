@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use io_uring::IoUring;
 use reactors::memory::{OutOfBounds, PAGE_BYTES, Region};
 
+use super::ring::TENANTS;
 use crate::check::Regions;
 use crate::io::{OpenError, RegionId};
 
@@ -25,6 +26,9 @@ const FIXED_SLOTS: u32 = 512;
 
 /// Bytes of a bounce buffer, and of the zeroes that are written by hand.
 pub(super) const BOUNCE_BYTES: usize = 128 << 10;
+
+/// Bytes of a `struct statx`.
+const ANSWER_BYTES: usize = size_of::<libc::statx>();
 
 /// How many bounce buffers a ring has; who finds none waits for one.
 const BOUNCE_BUFFERS: u16 = 8;
@@ -48,6 +52,8 @@ pub(super) struct Buffers {
     bounce: Region,
     free_bounce: Vec<u16>,
     zeroes: Region,
+    /// Room for an answer of `statx` for each queue of the ring.
+    answers: Region,
 }
 
 /// Where a segment's bytes are.
@@ -81,6 +87,7 @@ impl Buffers {
             bounce: anonymous(usize::from(BOUNCE_BUFFERS) * BOUNCE_BYTES)?,
             free_bounce: (0..BOUNCE_BUFFERS).collect(),
             zeroes: anonymous(BOUNCE_BYTES)?,
+            answers: anonymous(TENANTS * ANSWER_BYTES)?,
         })
     }
 
@@ -198,9 +205,28 @@ impl Buffers {
         Ok(Place { address: self.zeroes.raw(0, BOUNCE_BYTES)?, fixed: None })
     }
 
+    /// Where the kernel is to say how large the file of the queue at `place` is.
+    pub(super) fn answer(&self, place: u16) -> Result<Place, OutOfBounds> {
+        let address = self.answers.raw(usize::from(place) * ANSWER_BYTES, ANSWER_BYTES)?;
+        Ok(Place { address, fixed: None })
+    }
+
+    /// How large the kernel said that it is, in bytes.
+    pub(super) fn answered_len(&self, place: u16) -> Result<u64, OutOfBounds> {
+        let mut size = [0; 8];
+        let at = usize::from(place) * ANSWER_BYTES + std::mem::offset_of!(libc::statx, stx_size);
+        self.answers.read(at, &mut size)?;
+        Ok(u64::from_ne_bytes(size))
+    }
+
+    /// Never frees the answers: the kernel may still write one.
+    pub(super) fn leak_answers(&self) {
+        std::mem::forget(self.answers.clone());
+    }
+
     /// Never frees any of this: the kernel may still use it.
     pub(super) fn leak(&self) {
-        for region in self.regions.iter().chain([&self.bounce, &self.zeroes]) {
+        for region in self.regions.iter().chain([&self.bounce, &self.zeroes, &self.answers]) {
             std::mem::forget(region.clone());
         }
     }

@@ -1,8 +1,11 @@
 //! A regular file or a block device, by io_uring.
 //!
-//! * `file`: opening, geometry, and the watch on a size that changes
+//! * `open`: opening, geometry, and every reason not to serve something
+//! * `file`: what the queues of a device share; the watch on a size that changes
 //! * `op`: one operation on its way: which segment is next, what a result of the kernel means
+//! * `segment`: what the kernel is asked for next
 //! * `ring`: the ring of a thread; all queues that the thread opens share it
+//! * `turn`: a turn of that ring, and going to sleep
 //! * `params`: which kind of ring this kernel makes, and what it must be able to do
 //! * `buffers`: memory regions as fixed buffers, and bounce buffers for what O_DIRECT refuses
 //! * `queue`: the queue of one device
@@ -18,9 +21,12 @@
 mod buffers;
 mod file;
 mod op;
+mod open;
 mod params;
 mod queue;
 mod ring;
+mod segment;
+mod turn;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -4,87 +4,79 @@
 //! of any queue, and come back into the list of the queue that they belong to. Everything is
 //! allocated when the ring is made or a queue opened.
 
-#![allow(unsafe_code)]
-
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use io_uring::squeue::{Entry, Flags};
-use io_uring::types::{Fd, FsyncFlags};
-use io_uring::{EnterFlags, IoUring, opcode};
-use reactors::handle::Handle;
+use io_uring::IoUring;
 use reactors::memory::Region;
 use reactors::slab::{Key, Slab};
 use reactors::time::Time;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::buffers::{BOUNCE_BYTES, Buffers, Place};
-use super::file::{File, Zeroing};
-use super::op::{Next, Pending};
+use super::buffers::Buffers;
+use super::file::File;
+use super::op::Pending;
 use super::params;
-use crate::io::{Completion, Io, IoError, IoId, Op, OpenError, RegionId, SubmitError};
+use crate::io::{Completion, Io, IoError, IoId, OpenError, RegionId, SubmitError};
 use crate::stats::QueueStats;
 use crate::testing::wait_readable;
 
 /// Operations that a ring holds at once; a thread that wants more gets another ring.
-const OPERATIONS: usize = 4096;
+pub(super) const OPERATIONS: usize = 4096;
 
 /// Queues that share a ring.
-const TENANTS: usize = 64;
-
-/// The most that one segment moves, in bytes: `MAX_RW_COUNT` of the kernel is a page below 2 GiB.
-const MAX_SEGMENT_BYTES: u64 = 1 << 30;
+pub(super) const TENANTS: usize = 64;
 
 /// How long a queue that is dropped with operations in flight waits for them.
 const PARTING_WAIT: Duration = Duration::from_secs(1);
-
-const KIND_OPERATION: u8 = 1;
-const KIND_CANCEL: u8 = 2;
 
 thread_local! {
     static RINGS: RefCell<Vec<Weak<RefCell<Ring>>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// One queue's part of the ring.
-struct Tenant {
-    file: Arc<File>,
-    stats: QueueStats,
+pub(super) struct Tenant {
+    pub(super) file: Arc<File>,
+    pub(super) stats: QueueStats,
     depth: usize,
     /// Operations that are not done.
-    pending: usize,
-    done: VecDeque<Completion>,
+    pub(super) pending: usize,
+    pub(super) done: VecDeque<Completion>,
     /// Whether `file` stands in the kernel's table at this tenant's place.
-    registered: bool,
+    pub(super) registered: bool,
     /// Its queue was dropped; what comes back belongs to nobody.
-    abandoned: bool,
+    pub(super) abandoned: bool,
 }
 
 /// A ring and what is on its way through it.
 pub(super) struct Ring {
-    uring: IoUring,
+    pub(super) uring: IoUring,
     /// Written by the kernel when something completes while `armed`.
-    event: OwnedFd,
-    armed: bool,
+    pub(super) event: OwnedFd,
+    pub(super) armed: bool,
     has_file_table: bool,
-    buffers: Buffers,
-    operations: Slab<Pending>,
+    pub(super) buffers: Buffers,
+    pub(super) operations: Slab<Pending>,
     /// Sum of the depths of the tenants.
     promised: usize,
-    tenants: Vec<Option<Tenant>>,
+    pub(super) tenants: Vec<Option<Tenant>>,
+    /// By place: in which generation of its device the kernel was asked for the size of the file
+    /// there. The place is not given away until the answer is here.
+    pub(super) watching: [Option<u64>; TENANTS],
     /// What waits for a place in the submission queue.
-    waiting: VecDeque<Key>,
+    pub(super) waiting: VecDeque<Key>,
     /// What waits for a bounce buffer.
-    bounce_waiting: VecDeque<Key>,
+    pub(super) bounce_waiting: VecDeque<Key>,
     /// What the kernel shall be asked to cancel.
-    to_cancel: VecDeque<Key>,
-    cancels_in_kernel: usize,
+    pub(super) to_cancel: VecDeque<Key>,
+    pub(super) cancels_in_kernel: usize,
     /// Entries lie in the submission queue that the kernel has not taken.
-    left_over: bool,
-    enter_failed: bool,
+    pub(super) left_over: bool,
+    pub(super) enter_failed: bool,
 }
 
 impl Ring {
@@ -110,6 +102,7 @@ impl Ring {
             operations: Slab::new(OPERATIONS),
             promised: 0,
             tenants: (0..TENANTS).map(|_| None).collect(),
+            watching: [None; TENANTS],
             waiting: VecDeque::with_capacity(OPERATIONS),
             bounce_waiting: VecDeque::with_capacity(OPERATIONS),
             to_cancel: VecDeque::with_capacity(OPERATIONS),
@@ -142,7 +135,8 @@ impl Ring {
     }
 
     fn admit(&mut self, file: &Arc<File>, depth: usize) -> Option<u16> {
-        let place = self.tenants.iter().position(Option::is_none)?;
+        let place =
+            (0..TENANTS).find(|&place| self.tenants[place].is_none() && self.watching[place].is_none())?;
         if self.promised + depth > OPERATIONS {
             return None;
         }
@@ -162,13 +156,13 @@ impl Ring {
         Some(place as u16)
     }
 
-    fn tenant(&self, place: u16) -> &Tenant {
+    pub(super) fn tenant(&self, place: u16) -> &Tenant {
         self.tenants[usize::from(place)]
             .as_ref()
             .expect("a place is held until its queue and operations are gone")
     }
 
-    fn tenant_mut(&mut self, place: u16) -> &mut Tenant {
+    pub(super) fn tenant_mut(&mut self, place: u16) -> &mut Tenant {
         self.tenants[usize::from(place)]
             .as_mut()
             .expect("a place is held until its queue and operations are gone")
@@ -242,235 +236,7 @@ impl Ring {
         }
     }
 
-    /// Whether the queue at `place` may sleep until its descriptor is readable: if so, the
-    /// descriptor speaks from now until the next turn.
-    pub(super) fn may_sleep(&mut self, place: u16) -> bool {
-        let handed_over = self.waiting.is_empty() && self.to_cancel.is_empty() && !self.left_over;
-        handed_over && self.tenant(place).done.is_empty() && self.arm()
-    }
-
-    /// Lets completions signal the eventfd; false if some came before that.
-    fn arm(&mut self) -> bool {
-        if self.operations.is_empty() {
-            return true;
-        }
-        if !self.armed {
-            self.armed = true;
-            self.uring.completion().enable_eventfd();
-            // Work that was deferred before this point made no signal, and would keep later work
-            // from making one: run it.
-            let (to_submit, to_wait, get_events) = (0, 0, EnterFlags::GETEVENTS.bits());
-            // SAFETY: no argument is passed.
-            let entered = unsafe {
-                self.uring.submitter().enter::<libc::sigset_t>(to_submit, to_wait, get_events, None)
-            };
-            if entered.is_err() {
-                return false;
-            }
-        }
-        self.uring.completion().is_empty()
-    }
-
-    fn disarm(&mut self) {
-        if self.armed {
-            self.armed = false;
-            self.uring.completion().disable_eventfd();
-            // An error says that there was no signal.
-            let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        }
-    }
-
-    /// Hands over what waits and takes back what is done: one system call at most.
-    pub(super) fn turn(&mut self, place: u16, now: Time, completions: &mut Vec<Completion>) {
-        self.disarm();
-        self.feed(now);
-        self.enter();
-        self.reap(now);
-        let tenant = self.tenant_mut(place);
-        if tenant.pending > 0 || !tenant.file.is_whole() {
-            tenant.file.look_sometimes(now);
-        }
-        while completions.len() < completions.capacity() {
-            let Some(completion) = tenant.done.pop_front() else { return };
-            completions.push(completion);
-        }
-    }
-
-    /// Moves what waits into the submission queue, as far as there is room.
-    fn feed(&mut self, now: Time) {
-        let mut room = {
-            let queue = self.uring.submission();
-            queue.capacity() - queue.len()
-        };
-        while room > 0 && self.cancels_in_kernel < OPERATIONS {
-            let Some(key) = self.to_cancel.pop_front() else { break };
-            if self.operations.get(key).is_some_and(|op| op.in_kernel) {
-                let entry = opcode::AsyncCancel::new(key.handle(KIND_OPERATION).to_bits());
-                self.push(&entry.build().user_data(key.handle(KIND_CANCEL).to_bits()));
-                self.cancels_in_kernel += 1;
-                room -= 1;
-            }
-        }
-        while room > 0 {
-            let Some(key) = self.waiting.pop_front() else { break };
-            if let Some(entry) = self.next_segment(key, now) {
-                self.push(&entry);
-                room -= 1;
-            }
-        }
-    }
-
-    fn push(&mut self, entry: &Entry) {
-        // SAFETY: buffers belong to regions that `self.buffers` keeps (and leaks rather than
-        // frees while the kernel has operations), descriptors to files that tenants keep.
-        let pushed = unsafe { self.uring.submission().push(entry) };
-        debug_assert!(pushed.is_ok(), "room was counted before");
-    }
-
-    /// The entry for what is next of an operation; none if it was parked or is over.
-    fn next_segment(&mut self, key: Key, now: Time) -> Option<Entry> {
-        let op = self.operations.get_mut(key)?;
-        if op.cancelled && op.is_without_effect() {
-            self.finish(key, Err(IoError::Cancelled), now);
-            return None;
-        }
-        let tenant = self.tenants[usize::from(op.tenant)].as_ref()?;
-        let (fd, flags) = if tenant.registered {
-            (Fd(i32::from(op.tenant)), Flags::FIXED_FILE)
-        } else {
-            (Fd(tenant.file.fd.as_raw_fd()), Flags::empty())
-        };
-        let (io, remaining) = (op.io, op.remaining());
-        let offset = io.offset_bytes + op.done_bytes;
-        op.segment_bytes = remaining;
-        let entry = match io.op {
-            Op::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-            Op::Unmap => punch(fd, offset, remaining),
-            Op::WriteZeroes => {
-                op.zeroing = tenant.file.zeroing();
-                match op.zeroing {
-                    Zeroing::ZeroRange => {
-                        let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-                        opcode::Fallocate::new(fd, remaining).offset(offset).mode(mode).build()
-                    }
-                    Zeroing::PunchHole => punch(fd, offset, remaining),
-                    Zeroing::Write => {
-                        op.segment_bytes = remaining.min(BOUNCE_BYTES as u64);
-                        write(fd, self.buffers.zeroes().ok()?, op.segment_bytes, offset, false)
-                    }
-                }
-            }
-            Op::Read | Op::Write { .. } => {
-                let at = io.region_offset + op.done_bytes as usize;
-                op.segment_bytes = remaining.min(MAX_SEGMENT_BYTES);
-                let mut buffer = self.buffers.place(io.region, at, op.segment_bytes as usize)?;
-                let mask = u64::from(tenant.file.direct.map_or(1, |direct| direct.memory_align)) - 1;
-                if op.must_bounce || buffer.address.as_ptr() as u64 & mask != 0 {
-                    op.bounce = op.bounce.or_else(|| self.buffers.take_bounce());
-                    let Some(bounce) = op.bounce else {
-                        self.bounce_waiting.push_back(key);
-                        return None;
-                    };
-                    op.segment_bytes = remaining.min(BOUNCE_BYTES as u64);
-                    buffer = self.buffers.bounce_place(bounce).ok()?;
-                    if io.op.is_write() {
-                        self.buffers.copy_bounce(bounce, io.region, at, op.segment_bytes as usize, false)?;
-                    }
-                }
-                match io.op {
-                    Op::Write { fua } => write(fd, buffer, op.segment_bytes, offset, fua),
-                    _ => read(fd, buffer, op.segment_bytes, offset),
-                }
-            }
-        };
-        op.in_kernel = true;
-        op.began.get_or_insert(now);
-        Some(entry.flags(flags).user_data(key.handle(KIND_OPERATION).to_bits()))
-    }
-
-    /// The one system call of a turn, if it is needed: something to hand over, or task work that
-    /// nobody else runs and no completion in memory to look at first.
-    fn enter(&mut self) {
-        let (submitter, submission, completion) = self.uring.split();
-        let due = submission.taskrun() || submission.cq_overflow();
-        if submission.is_empty() && !(due && completion.is_empty()) {
-            return;
-        }
-        drop((submission, completion));
-        // Sets GETEVENTS by itself when task work is flagged.
-        match submitter.submit() {
-            Ok(_) => self.enter_failed = false,
-            // Try again in the next turn: a signal, or the kernel is short of memory.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
-            Err(error) if self.enter_failed => tracing::trace!("io_uring: {error}"),
-            Err(error) => {
-                tracing::error!("io_uring: entering the kernel failed ({error}); trying on");
-                self.enter_failed = true;
-            }
-        }
-        self.left_over = !self.uring.submission().is_empty();
-    }
-
-    fn reap(&mut self, now: Time) {
-        while let Some(entry) = { self.uring.completion().next() } {
-            let handle = Handle::from_bits(entry.user_data());
-            if handle.kind() == KIND_CANCEL {
-                self.cancels_in_kernel -= 1;
-                continue;
-            }
-            self.complete(Key::from(handle), entry.result(), now);
-        }
-    }
-
-    /// Takes the kernel's result for the last segment of an operation.
-    fn complete(&mut self, key: Key, result: i32, now: Time) {
-        let Some(op) = self.operations.get_mut(key) else { return };
-        op.in_kernel = false;
-        let Some(tenant) = self.tenants[usize::from(op.tenant)].as_ref() else { return };
-        let file = Arc::clone(&tenant.file);
-        let (io, before, zeroing) = (op.io, op.done_bytes, op.zeroing);
-        let next = op.judge(result, file.geometry().block_bytes, file.direct.is_some());
-        let moved = (op.done_bytes - before) as usize;
-        if let (Some(bounce), Op::Read) = (op.bounce, io.op) {
-            let at = io.region_offset + before as usize;
-            let copied = self.buffers.copy_bounce(bounce, io.region, at, moved, true);
-            debug_assert!(copied.is_some());
-        }
-        match next {
-            Next::Finish(result) => self.finish(key, result, now),
-            Next::Ended => {
-                file.look();
-                self.finish(key, Err(IoError::Truncated), now);
-            }
-            Next::Again => self.waiting.push_back(key),
-            Next::OtherZeroing => {
-                file.zeroing_fell_back(zeroing);
-                self.waiting.push_back(key);
-            }
-            Next::Bounce => {
-                op.must_bounce = true;
-                self.waiting.push_back(key);
-            }
-        }
-    }
-
-    fn finish(&mut self, key: Key, result: Result<(), IoError>, now: Time) {
-        let Some(op) = self.operations.remove(key) else { return };
-        if let Some(bounce) = op.bounce {
-            self.buffers.give_bounce(bounce);
-            self.waiting.extend(self.bounce_waiting.pop_front());
-        }
-        let tenant = self.tenant_mut(op.tenant);
-        tenant.pending -= 1;
-        tenant.stats.count(op.io.op.kind(), op.io.len_bytes, op.began.unwrap_or(now), now, result);
-        if !tenant.abandoned {
-            tenant.done.push_back(Completion { id: op.io.id, result });
-        } else if tenant.pending == 0 {
-            self.vacate(op.tenant);
-        }
-    }
-
-    fn vacate(&mut self, place: u16) {
+    pub(super) fn vacate(&mut self, place: u16) {
         if let Some(tenant) = self.tenants[usize::from(place)].take() {
             self.promised -= tenant.depth;
             if tenant.registered {
@@ -506,13 +272,11 @@ impl Ring {
                 self.cancel_key(key);
             }
         }
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         while self.operations.iter().any(|(_, op)| mine(op)) && start.elapsed() < PARTING_WAIT {
             self.disarm();
-            self.feed(Time::ZERO);
-            self.enter();
-            self.reap(Time::ZERO);
-            if self.waiting.is_empty() && self.to_cancel.is_empty() && !self.left_over && self.arm() {
+            self.exchange(Time::ZERO);
+            if self.is_handed_over() && self.arm() {
                 wait_readable(self.event.as_fd(), Duration::from_millis(10));
             }
         }
@@ -525,36 +289,14 @@ impl Drop for Ring {
             self.drain(None);
         }
         let left = self.operations.iter().filter(|(_, op)| op.in_kernel).count();
+        let watched = self.watching.iter().any(Option::is_some);
         if left > 0 {
             tracing::warn!(
                 "io_uring: {left} operations outlive their thread's ring; their memory is never freed"
             );
             self.buffers.leak();
+        } else if watched {
+            self.buffers.leak_answers();
         }
-    }
-}
-
-fn punch(fd: Fd, offset: u64, len_bytes: u64) -> Entry {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    opcode::Fallocate::new(fd, len_bytes).offset(offset).mode(mode).build()
-}
-
-fn read(fd: Fd, from: Place, len_bytes: u64, offset: u64) -> Entry {
-    // Segments are at most `MAX_SEGMENT_BYTES`.
-    let (address, len_bytes) = (from.address.as_ptr(), len_bytes as u32);
-    match from.fixed {
-        Some(index) => opcode::ReadFixed::new(fd, address, len_bytes, index).offset(offset).build(),
-        None => opcode::Read::new(fd, address, len_bytes).offset(offset).build(),
-    }
-}
-
-fn write(fd: Fd, to: Place, len_bytes: u64, offset: u64, fua: bool) -> Entry {
-    let (address, len_bytes) = (to.address.as_ptr().cast_const(), len_bytes as u32);
-    let flags = if fua { libc::RWF_DSYNC } else { 0 };
-    match to.fixed {
-        Some(index) => {
-            opcode::WriteFixed::new(fd, address, len_bytes, index).offset(offset).rw_flags(flags).build()
-        }
-        None => opcode::Write::new(fd, address, len_bytes).offset(offset).rw_flags(flags).build(),
     }
 }
