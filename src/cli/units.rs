@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use reactors::reactor::Idle;
 
-use crate::target::handle::{Fault, Hugepages};
+use crate::rdma::soft::Fault;
+use crate::target::handle::Hugepages;
 
 /// A size in bytes: a number, then nothing or `k`, `K`, `M`, `G`, `T` for powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {

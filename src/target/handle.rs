@@ -14,6 +14,7 @@ use reactors::stats::ReactorReading;
 
 use super::access::InitiatorId;
 use super::snapshot::Snapshot;
+use crate::rdma::soft::Fault;
 
 /// How long the control plane waits for an answer that needs no I/O of a peer.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -43,21 +44,6 @@ pub enum Hugepages {
     Require,
     /// Never.
     Off,
-}
-
-/// Faults to inject into datagrams, each in parts per million of packets.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Fault {
-    /// Lost.
-    pub drop_ppm: u32,
-    /// Delivered twice.
-    pub duplicate_ppm: u32,
-    /// Delivered after a later one.
-    pub reorder_ppm: u32,
-    /// Delivered with a flipped bit.
-    pub corrupt_ppm: u32,
-    /// Seed of the choices.
-    pub seed: u64,
 }
 
 /// A session: the I_T nexus by its two port ids.
