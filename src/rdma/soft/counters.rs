@@ -1,8 +1,23 @@
 //! What the datagram floor counts.
 
+macro_rules! named {
+    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$field_doc:meta])* pub $field:ident: u64,)* }) => {
+        $(#[$doc])*
+        #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[$field_doc])* pub $field: u64,)* }
+
+        impl $name {
+            /// All of them, by name.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($field), self.$field)),*]
+            }
+        }
+    };
+}
+
+named! {
 /// Plain counters of a soft [`Device`](super::Device) since its start; they only grow. What
 /// becomes of packets above this floor is counted by the engine and the connection manager.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// `recvmsg` calls, those that found nothing among them.
     pub recv_calls: u64,
@@ -54,4 +69,5 @@ pub struct Counters {
     pub segmenting_stopped: u64,
     /// Packets that the fault shim dropped, doubled, held back or corrupted.
     pub faults: u64,
+}
 }

@@ -10,7 +10,7 @@ use super::counters::Counters;
 use super::fault::{Fault, Injector};
 use super::gsi::Gsi;
 use super::looped::Looped;
-use super::port::PortSocket;
+use super::port::{PortConfig, PortError, PortSocket, open_port};
 use super::receive::Inbound;
 use super::steer::{ShardLinks, reversed, shard_of};
 use super::transmit::{Faults, Outbound, Transmitter};
@@ -97,6 +97,22 @@ impl Device {
         }
     }
 
+    /// Takes part in serving `address`: shard 0 opens the sockets for all shards and is to be
+    /// asked first; the others take theirs.
+    pub fn open_port(&mut self, address: IpAddr) -> Result<(), PortError> {
+        let address = address.to_canonical();
+        if self.addresses().any(|open| open == address) {
+            return Ok(());
+        }
+        let taken = match &self.links {
+            Some(links) if self.route.shard > 0 => links.collect(address),
+            Some(links) => links.distribute(open_port(address, &PortConfig::new(links.shards()))?),
+            None => open_port(address, &PortConfig::new(1))?.pop(),
+        };
+        self.add_port(taken.ok_or(PortError::NotOpened(address))?);
+        Ok(())
+    }
+
     /// Takes part in serving an address. The sockets come from [`open_port`](super::open_port),
     /// each for the shard of its place.
     pub fn add_port(&mut self, port: PortSocket) {
@@ -109,11 +125,10 @@ impl Device {
 
     /// Stops serving an address; closes its sockets. Queue pairs on it fall silent and end by
     /// their retries. False if it was not served.
-    pub fn remove_port(&mut self, address: IpAddr, scope_id: u32) -> bool {
-        let slot = self
-            .ports
-            .iter_mut()
-            .find(|port| port.as_ref().is_some_and(|port| port.is_for(address.to_canonical(), scope_id)));
+    pub fn close_port(&mut self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let is_on = |port: &PortSocket| port.address == address;
+        let slot = self.ports.iter_mut().find(|port| port.as_ref().is_some_and(is_on));
         let Some(slot) = slot else { return false };
         *slot = None;
         self.ports_changed();
@@ -195,12 +210,10 @@ impl Device {
             }
         };
         if let Some(links) = links {
-            // No more than were there: others may be faster than we are.
-            for _ in 0..links.mailbox.len() {
-                let Some(stray) = links.mailbox.recv() else { break };
+            links.take_over(|stray| {
                 counters.taken_over += 1;
                 take(stray.path, &stray.bytes, counters);
-            }
+            });
         }
         if let Some(looped) = looped {
             for _ in 0..looped.len() {
@@ -310,6 +323,7 @@ impl Verbs for Device {
     }
 
     fn wait_fds(&self) -> Vec<RawFd> {
-        self.ports.iter().flatten().map(|port| port.recv.as_raw_fd()).collect()
+        let ports = self.ports.iter().flatten().map(|port| port.recv.as_raw_fd());
+        ports.chain(self.links.as_ref().map(ShardLinks::wait_fd)).collect()
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! * [`Device`]: one shard's verbs, and on shard 0 [`Connections`](crate::rdma::verbs::Connections)
 //! * [`open_port`] opens the sockets of an address for all shards, [`link_shards`] makes the rings
-//!   by which packets that landed on the wrong shard are handed over
+//!   by which they are given out, and packets that landed on the wrong shard
 //! * `receive`: datagrams to packets to the engine; `ident`: which identifications are likely
 //! * `transmit`: packets of the engine to `train`s of segments to the kernel
 //! * `selftest`: whether this kernel does what our ICRC foresees

@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -33,7 +33,7 @@ pub(super) const SENDERS: usize = 4;
 pub struct PortConfig {
     /// How many shards take part.
     pub shards: usize,
-    /// The interface of a link-local address; else 0.
+    /// The interface of a link-local address; 0 looks for the one that has the address.
     pub scope_id: u32,
     /// Receive buffer to ask for, in bytes, for each shard.
     pub recv_buffer_bytes: usize,
@@ -60,9 +60,12 @@ pub enum PortError {
     /// The address names no single interface.
     #[error("{0} cannot be served: RoCE needs one address, not a wildcard, multicast or broadcast one")]
     NotUnicast(IpAddr),
-    /// A link-local address without its interface.
-    #[error("{0} is link-local: name its interface, as in {0}%eth0")]
+    /// A link-local address that no interface has, or several.
+    #[error("{0} is link-local, and not an address of exactly one interface")]
     NoScope(IpAddr),
+    /// Shard 0 has not opened it for the others.
+    #[error("UDP port {ROCE_PORT} of {0} has not been opened on the first shard")]
+    NotOpened(IpAddr),
     /// Somebody else has the port.
     #[error(
         "UDP port {ROCE_PORT} of {0} is in use: rdma_rxe is loaded in this network namespace, or another \
@@ -136,7 +139,8 @@ impl PortSocket {
 /// Opens the sockets of `address` for all shards; they come in shard order.
 pub fn open_port(address: IpAddr, config: &PortConfig) -> Result<Vec<PortSocket>, PortError> {
     let address = address.to_canonical();
-    check(address, config)?;
+    check(address)?;
+    let config = &PortConfig { scope_id: scope(address, config.scope_id)?, ..*config };
     let opener = Opener { address, config };
     let receivers = opener.open_receivers()?;
     let segmenting = selftest::run(address, config.scope_id).unwrap_or_else(|error| {
@@ -194,15 +198,36 @@ pub(super) fn socket_address(ip: IpAddr, port: u16, scope_id: u32) -> SocketAddr
     }
 }
 
-fn check(address: IpAddr, config: &PortConfig) -> Result<(), PortError> {
+fn check(address: IpAddr) -> Result<(), PortError> {
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     if address.is_unspecified() || address.is_multicast() || broadcast {
         return Err(PortError::NotUnicast(address));
     }
-    if is_link_local(address) && config.scope_id == 0 {
-        return Err(PortError::NoScope(address));
-    }
     Ok(())
+}
+
+/// The interface that packets of an address go by: of a link-local one; of others it does not
+/// matter, which is 0.
+fn scope(address: IpAddr, scope_id: u32) -> Result<u32, PortError> {
+    match address {
+        IpAddr::V6(v6) if is_link_local(address) && scope_id == 0 => {
+            let list = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+            only_interface(&list, v6).ok_or(PortError::NoScope(address))
+        }
+        _ if is_link_local(address) => Ok(scope_id),
+        _ => Ok(0),
+    }
+}
+
+/// The index of the interface that has an address, by the kernel's list (proc_pid_net(5)): 32 hex
+/// digits of the address, then the index in hex.
+fn only_interface(list: &str, address: Ipv6Addr) -> Option<u32> {
+    let digits = format!("{:032x}", u128::from(address));
+    let mut found = list.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next()? == digits).then(|| u32::from_str_radix(words.next()?, 16).ok())?
+    });
+    found.next().filter(|_| found.next().is_none())
 }
 
 /// A UDP socket as all of ours are: not blocking, never fragmenting, so that on IPv4 the kernel
@@ -362,5 +387,55 @@ impl fmt::Display for Segmenting {
             0 | 1 => f.write_str("no segmented sends"),
             most => write!(f, "segmented sends of {most} packets"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_steering_program_says_what_the_code_says() {
+        // What the six instructions do, done by hand for one word.
+        let run = |bits: u32, word: u32| {
+            let program = steering_program(bits);
+            assert_eq!((program[0].k, program[1].k, program[2].k), (4, 0x00ff_ffff, 1));
+            let qpn = word & program[1].k;
+            if qpn == program[2].k { program[5].k } else { qpn & program[3].k }
+        };
+        for (bits, word) in [(1, 0x4000_0001), (1, 0x12_3457), (2, 0xff00_0002), (3, 0x00_ffff)] {
+            let qpn = crate::wire::num::Qpn::new(word);
+            assert_eq!(run(bits, word) as usize, crate::rdma::soft::steer::shard_of(qpn, bits));
+        }
+    }
+
+    #[test]
+    fn rxe_rule_of_path_mtu() {
+        let mtu = |link| mtu_for_link(link).bytes();
+        assert_eq!((mtu(1500), mtu(4191), mtu(4192), mtu(9000), mtu(65536)), (1024, 2048, 4096, 4096, 4096));
+        assert_eq!(mtu(300), 256);
+        let here = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(path_mtu(here, here, 0).unwrap(), PathMtu::B4096);
+    }
+
+    #[test]
+    fn addresses_that_name_no_one_are_refused() {
+        for address in ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255"] {
+            let refused = open_port(address.parse().unwrap(), &PortConfig::new(1)).unwrap_err();
+            assert!(matches!(refused, PortError::NotUnicast(_)), "{refused}");
+        }
+        let foreign = open_port("192.0.2.77".parse().unwrap(), &PortConfig::new(1)).unwrap_err();
+        assert_eq!(foreign.to_string(), "192.0.2.77 is not an address of this machine");
+    }
+
+    #[test]
+    fn the_interface_of_a_link_local_address_is_looked_up() {
+        let list = "fe800000000000000000000000000001 0a 40 20 80     eth0\n\
+                    00000000000000000000000000000001 01 80 10 80       lo\n\
+                    fe800000000000000000000000000002 03 40 20 80     eth1\n\
+                    fe800000000000000000000000000002 04 40 20 80     eth2\n";
+        assert_eq!(only_interface(list, "fe80::1".parse().unwrap()), Some(10));
+        assert_eq!(only_interface(list, "fe80::2".parse().unwrap()), None);
+        assert_eq!(only_interface(list, "fe80::3".parse().unwrap()), None);
     }
 }
