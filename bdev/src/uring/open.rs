@@ -41,6 +41,11 @@ pub(super) fn open(name: &str, path: &Path, options: &UringOptions) -> Result<Op
         check_block_bytes(&what, block_bytes)?;
     }
     let (fd, may_be_direct) = open_direct(path, &what, options)?;
+    let sysfs = Sysfs::of(&fd, is_block_device, &what)?;
+    // The kernel lets such a device be opened for writing, and fails each write.
+    if sysfs.read_only && !options.read_only {
+        return Err(explain(&what, options, Errno::ROFS));
+    }
     let (logical, physical) = if is_block_device {
         let logical = rustix::fs::ioctl_blksszget(&fd).unwrap_or(512);
         (logical, rustix::fs::ioctl_blkpbszget(&fd).unwrap_or(logical))
@@ -66,7 +71,6 @@ pub(super) fn open(name: &str, path: &Path, options: &UringOptions) -> Result<Op
         }
     };
 
-    let sysfs = Sysfs::of(&fd, is_block_device, &what)?;
     let punches =
         || if is_block_device { sysfs.write_zeroes } else { can_punch(&fd, len_bytes, block_bytes) };
     let unmap = !options.read_only && punches();
@@ -218,6 +222,7 @@ fn can_punch(fd: &OwnedFd, len_bytes: u64, block_bytes: u32) -> bool {
 
 /// What sysfs says of the disk below.
 struct Sysfs {
+    read_only: bool,
     rotational: bool,
     write_cache: bool,
     write_zeroes: bool,
@@ -234,8 +239,11 @@ impl Sysfs {
             let tried = [format!("{disk}/queue/{name}"), format!("{disk}/../queue/{name}")];
             tried.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default().trim().to_owned()
         };
+        let read_only =
+            is_block_device && fs::read_to_string(format!("{disk}/ro")).is_ok_and(|ro| ro.trim() == "1");
         let number = |name: &str| attribute(name).parse::<u64>().unwrap_or(0);
         Ok(Sysfs {
+            read_only,
             rotational: number("rotational") != 0,
             // A file's data may sit in the page cache or unwritten extents whatever its disk does.
             write_cache: !is_block_device || attribute("write_cache") != "write through",
