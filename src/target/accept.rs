@@ -69,6 +69,19 @@ pub struct AcceptCounts {
     pub abandoned: u64,
 }
 
+/// What the registry holds.
+#[derive(Copy, Clone, Debug)]
+pub struct Books<'a> {
+    /// Connections that are logins or channels.
+    pub seats: usize,
+    /// Connections whose peers are being told of the end.
+    pub leaving: usize,
+    /// Receive slots of each shard that no channel has been promised.
+    pub slots_left: &'a [u32],
+    /// Channels of each shard, logins in progress included.
+    pub channels: &'a [u32],
+}
+
 /// What a login is decided and answered with.
 pub struct Desk<'a, N: Connections> {
     /// When.
@@ -124,6 +137,16 @@ impl Acceptor {
     /// A channel ends from our side: its peer is being told.
     pub fn on_dying(&mut self, conn: ConnId) {
         self.leaving.insert(conn);
+    }
+
+    /// What it holds.
+    pub fn books(&self) -> Books<'_> {
+        Books {
+            seats: self.seats.len(),
+            leaving: self.leaving.len(),
+            slots_left: &self.slots_left,
+            channels: &self.channels,
+        }
     }
 
     /// How many nexuses have a channel or a login.

@@ -96,6 +96,11 @@ pub struct ReplySlot {
 }
 
 impl ReplySlot {
+    /// A slot for the answer of `shard`, which comes out of the other end of `to`.
+    pub fn new(shard: usize, to: mpsc::Sender<(usize, Reply)>) -> Self {
+        ReplySlot { shard, to: Some(to) }
+    }
+
     /// Answers; never blocks. An asker that has given up is no error.
     pub fn send(mut self, reply: Reply) {
         if let Some(to) = self.to.take() {
@@ -354,7 +359,7 @@ impl TargetHandle {
         let (to, answers) = mpsc::channel();
         let mut waiting: Vec<usize> = Vec::new();
         for shard in shards {
-            let reply = ReplySlot { shard, to: Some(to.clone()) };
+            let reply = ReplySlot::new(shard, to.clone());
             self.send(shard, Command { request: request.clone(), reply }, what, deadline, within)?;
             waiting.push(shard);
         }

@@ -47,6 +47,13 @@ pub(super) struct Managements {
     pending: Vec<Pending>,
 }
 
+impl Managements {
+    /// How many are in progress.
+    pub(super) fn len(&self) -> usize {
+        self.pending.len()
+    }
+}
+
 impl<F: Fabric> Shard<F> {
     /// A task management function has come.
     pub(super) fn start_management(&mut self, now: Time, key: Key, request: &TaskMgmt, action: &TmfAction) {

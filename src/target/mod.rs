@@ -11,11 +11,12 @@
 //! * what shards share, off the fast path: [`nexus`] (unit attentions), [`fence`]
 //! * logins on shard 0: [`accept`]; between shards: [`message`]
 //! * ends: [`drain`] (table and waits), `reaper`; task management: [`manage`]
-//! * how it starts: [`start`]
+//! * how it starts: [`start`]; whether its books agree: [`audit`]
 
 pub mod accept;
 pub mod access;
 mod admin;
+pub mod audit;
 pub mod channel;
 pub mod drain;
 pub mod fabric;

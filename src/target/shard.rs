@@ -231,6 +231,11 @@ impl<F: Fabric> Shard<F> {
         Ok(shard)
     }
 
+    /// What was counted since start.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// What the RDMA device has completed.
     fn take_work_completions(&mut self, now: Time) -> usize {
         let empty = Wc {

@@ -1,0 +1,109 @@
+//! The books of a shard, held against what they are about: for tests, which look after every turn,
+//! and for whoever doubts.
+
+use super::accept::Acceptor;
+use super::fabric::Fabric;
+use super::shard::Shard;
+use crate::srp::task::TaskState;
+
+/// What is wrong, one sentence each; empty if nothing is.
+pub type Findings = Vec<String>;
+
+/// Notes that `what` is `is` and should be `should`.
+fn compare<T: PartialEq + std::fmt::Debug>(findings: &mut Findings, what: &str, is: T, should: T) {
+    if is != should {
+        findings.push(format!("{what}: {is:?}, but {should:?} by count"));
+    }
+}
+
+impl<F: Fabric> Shard<F> {
+    /// Whether all counts agree with what they count. True between any two turns.
+    pub fn audit(&self) -> Findings {
+        let mut findings = Findings::new();
+        let tasks = || self.tasks.iter().map(|(_, task)| task);
+        let slots = self.slots.counts();
+        let held = tasks().filter(|task| task.slot.is_some()).count() as u32;
+        compare(&mut findings, "receive slots held", slots.held, held);
+        let out: usize = tasks().filter_map(|task| task.transfer.piece).map(|piece| piece.len_bytes).sum();
+        let used = self.pool.capacity_bytes() - self.pool.free_bytes();
+        compare(&mut findings, "bytes of the pool in use", used, out);
+        let waiting = tasks().filter(|task| task.state == TaskState::WaitMemory).count();
+        compare(&mut findings, "tasks in line for memory", self.pool.waiting(), waiting);
+        self.audit_channels(&mut findings);
+        for (key, lun) in self.luns.iter() {
+            let named = tasks().filter(|task| task.lun == Some(key)).count() as u32;
+            compare(&mut findings, &format!("tasks of LUN {}", lun.entry.lun), lun.tasks, named);
+        }
+        findings
+    }
+
+    fn audit_channels(&self, findings: &mut Findings) {
+        compare(findings, "entries by QPN", self.by_qpn.len(), self.channels.len());
+        let mut granted = 0;
+        for (key, channel) in self.channels.iter() {
+            let mine = || self.tasks.iter().map(|(_, task)| task).filter(|task| task.channel == key);
+            let name = format!("channel {}", channel.qpn);
+            granted += channel.slots;
+            compare(findings, &format!("{name} by its QPN"), self.by_qpn.get(&channel.qpn), Some(&key));
+            let attached = mine().filter(|task| task.attached).count() as u32;
+            compare(findings, &format!("tasks of {name}"), channel.tasks, attached);
+            let tagged = mine().filter(|task| task.tagged).count();
+            compare(findings, &format!("tags of {name}"), channel.srp.tags().len(), tagged);
+            let credited = mine().filter(|task| task.credited).count() as u32;
+            compare(findings, &format!("credits of {name}"), channel.srp.credit().outstanding(), credited);
+            let reads: u32 = mine().map(|task| u32::from(task.transfer.reads_in_flight)).sum();
+            compare(findings, &format!("READs of {name}"), channel.reads_in_flight.into(), reads);
+        }
+        // What outlives its channel with its slot keeps the promise of that slot.
+        let orphaned =
+            |task: &super::task::Task| task.slot.is_some() && self.channels.get(task.channel).is_none();
+        granted += self.tasks.iter().filter(|(_, task)| orphaned(task)).count() as u32;
+        compare(findings, "receive slots granted", self.slots.counts().granted, granted);
+    }
+
+    /// What is left of work although there should be none: no channel, no task, all memory back.
+    pub fn leftovers(&self) -> Findings {
+        let mut findings = self.audit();
+        let mut none = |what: &str, count: usize| {
+            if count > 0 {
+                findings.push(format!("{count} {what}"));
+            }
+        };
+        let slots = self.slots.counts();
+        none("channels", self.channels.len());
+        none("tasks", self.tasks.len());
+        none("tasks in line for memory", self.pool.waiting());
+        none("bytes of the pool in use", self.pool.capacity_bytes() - self.pool.free_bytes());
+        none("receive slots not posted", (slots.total - slots.posted) as usize);
+        none("receive slots granted", slots.granted as usize);
+        none("channels that drain", self.draining.len());
+        none("task management functions that wait here", self.endings.len());
+        none("task management functions in progress", self.managements.len());
+        none("responses that are due", usize::from(!self.responses.is_empty()));
+        none("messages not sent", usize::from(self.peers.has_backlog()));
+        for (_, lun) in self.luns.iter() {
+            none("fences", lun.entry.fences.count());
+            none("operations at a block device", lun.queue.in_flight());
+            none("tasks in line for a block device", lun.waiting.len() + lun.held.len());
+        }
+        if let Some(acceptor) = &self.acceptor {
+            acceptor.leftovers(slots.total, &mut none);
+        }
+        findings
+    }
+}
+
+impl Acceptor {
+    fn leftovers(&self, slots: u32, none: &mut impl FnMut(&str, usize)) {
+        none("nexuses", self.nexuses());
+        let books = self.books();
+        none("connections with a seat", books.seats);
+        none("peers that are being told", books.leaving);
+        none("channels in the registry", books.channels.iter().sum::<u32>() as usize);
+        let left: u32 = books.slots_left.iter().sum();
+        none(
+            "receive slots promised in the registry",
+            (slots as usize * books.slots_left.len()) - left as usize,
+        );
+    }
+}

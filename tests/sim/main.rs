@@ -1,0 +1,6 @@
+//! The whole target, two shards of it, in a simulator: network, clock and chance follow from a
+//! seed. Each file shows one concern.
+
+mod rig;
+
+mod first;
