@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::rdma::sim::device::SimDevice;
+use crate::rdma::soft;
 use crate::rdma::verbs::{Connections, Device, VerbsError};
 
 /// A provider's context of one shard.
@@ -36,5 +37,26 @@ impl Fabric for SimDevice {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         SimDevice::counters(self)
+    }
+}
+
+impl Fabric for soft::Device {
+    fn open_port(&mut self, address: IpAddr) -> Result<(), VerbsError> {
+        soft::Device::open_port(self, address).map_err(|error| VerbsError::System {
+            what: format!("listen on {address}"),
+            why: error.to_string(),
+        })
+    }
+
+    fn close_port(&mut self, address: IpAddr) {
+        soft::Device::close_port(self, address);
+    }
+
+    fn wait_fds_epoch(&self) -> u64 {
+        soft::Device::wait_fds_epoch(self)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.named_counters()
     }
 }
