@@ -49,8 +49,9 @@ pub struct EngineConfig {
     pub read_budget_bytes: u64,
     /// How long the number of a destroyed queue pair rests.
     pub qpn_rest: Duration,
-    /// The oldest unacknowledged packet goes out again after four round trips, but not before this,
-    /// if the ACK timeout has not passed yet; then after twice that, and so on. Zero: never.
+    /// The oldest unacknowledged packet goes out again after four round trips, but not before this
+    /// (eight times this until a round trip was measured), if the ACK timeout has not passed yet;
+    /// then after twice that, and so on. Zero: never.
     pub early_retry: Duration,
     /// How many packets a queue pair sends before the next one has its turn.
     pub turn_packets: u32,

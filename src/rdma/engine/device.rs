@@ -237,7 +237,7 @@ impl Engine {
             counters.dropped_state += 1;
             return;
         };
-        if conn.path.local != path.local || conn.path.remote != path.remote {
+        if !same_ends(&conn.path, &path) {
             counters.dropped_wrong_peer += 1;
             return;
         }
@@ -335,6 +335,13 @@ impl Engine {
             }
         }
     }
+}
+
+/// Whether a packet that came by `seen` belongs to the connection over `path`.
+#[inline]
+fn same_ends(path: &Path, seen: &Path) -> bool {
+    let other_link = path.scope_id != 0 && seen.scope_id != 0 && path.scope_id != seen.scope_id;
+    path.local == seen.local && path.remote == seen.remote && !other_link
 }
 
 /// The header of a packet. A reserved RC opcode is given as one that no responder of ours takes,

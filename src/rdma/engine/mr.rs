@@ -45,7 +45,9 @@ impl MrTable {
         let Some(key) = self.slots.next_key() else { return Err(VerbsError::Exhausted("memory region")) };
         // Never zero above the slot: key 0 means "no key" to many.
         let mut random = || rng.u32(1..1 << (32 - SLOT_BITS)) << SLOT_BITS | key.slot;
-        let keys = MrKeys { lkey: LKey(random()), rkey: RKey(random()) };
+        let lkey = random();
+        let rkey = std::iter::repeat_with(random).find(|key| *key != lkey).unwrap_or_default();
+        let keys = MrKeys { lkey: LKey(lkey), rkey: RKey(rkey) };
         let mr = Mr { pd, region: region.clone(), access, keys };
         self.slots.insert(mr).map_err(|_| VerbsError::Exhausted("memory region"))?;
         Ok(keys)

@@ -54,24 +54,25 @@ impl ReadContext {
 pub(super) struct ReadQueue {
     contexts: VecDeque<ReadContext>,
     capacity: usize,
-    active: usize,
+    /// Index of the oldest that has something to send; their number if none has.
+    oldest_active: usize,
 }
 
 impl ReadQueue {
     pub(super) fn new(capacity: u8) -> Self {
         let capacity = usize::from(capacity);
-        ReadQueue { contexts: VecDeque::with_capacity(capacity), capacity, active: 0 }
+        ReadQueue { contexts: VecDeque::with_capacity(capacity), capacity, oldest_active: 0 }
     }
 
     /// Whether answers are waiting to be sent.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
-        self.active > 0
+        self.oldest_active < self.contexts.len()
     }
 
     pub(super) fn clear(&mut self) {
         self.contexts.clear();
-        self.active = 0;
+        self.oldest_active = 0;
     }
 
     /// Takes a new READ. `false`: the peer has more in flight than was agreed.
@@ -79,26 +80,30 @@ impl ReadQueue {
         if self.contexts.len() == self.capacity {
             match self.contexts.front() {
                 Some(oldest) if oldest.was_answered() => {
-                    self.active -= usize::from(oldest.is_active());
+                    let again = oldest.is_active();
                     self.contexts.pop_front();
+                    self.oldest_active = self.oldest_active.saturating_sub(1);
+                    if again {
+                        self.find_active(0);
+                    }
                 }
                 _ => return false,
             }
         }
         let run = Run { start: 0, next: 0, end: packets, len_bytes: reth.len_bytes };
         self.contexts.push_back(ReadContext { first, packets, reth, run, sent: 0 });
-        self.active += 1;
         true
     }
 
     /// A READ that was seen before, or a part of one, is asked for again. `false` if it is not
     /// kept any more, or is not that one: it gets no answer.
     pub(super) fn again(&mut self, psn: Psn, packets: u32, reth: &Reth, mtu_bytes: u32) -> bool {
-        let found = self.contexts.iter_mut().find(|context| {
+        let found = self.contexts.iter().position(|context| {
             let index = psn.distance_from(context.first);
             index >= 0 && (index as u32) < context.packets
         });
-        let Some(context) = found else { return false };
+        let Some(at) = found else { return false };
+        let context = &mut self.contexts[at];
         let index = psn.distance_from(context.first) as u32;
         let skipped = index * mtu_bytes;
         let part = reth.rkey == context.reth.rkey
@@ -109,15 +114,15 @@ impl ReadQueue {
         if !part {
             return false;
         }
-        self.active += usize::from(!context.is_active());
         context.run = Run { start: index, next: index, end: index + packets, len_bytes: reth.len_bytes };
+        self.oldest_active = self.oldest_active.min(at);
         true
     }
 
     /// The next packet of the oldest answer, without taking it.
     #[inline]
     pub(super) fn peek(&self, mtu_bytes: u32) -> Option<ReadPacket> {
-        let context = self.contexts.iter().find(|context| context.is_active())?;
+        let context = self.contexts.get(self.oldest_active)?;
         let run = &context.run;
         let offset = (run.next - run.start) * mtu_bytes;
         let at = Reth {
@@ -137,12 +142,17 @@ impl ReadQueue {
     /// The packet that [`peek`](Self::peek) showed was sent.
     #[inline]
     pub(super) fn advance(&mut self) {
-        let Some(context) = self.contexts.iter_mut().find(|context| context.is_active()) else { return };
+        let Some(context) = self.contexts.get_mut(self.oldest_active) else { return };
         context.run.next += 1;
         context.sent = context.sent.max(context.run.next);
         if !context.is_active() {
-            self.active -= 1;
+            self.find_active(self.oldest_active + 1);
         }
+    }
+
+    fn find_active(&mut self, from: usize) {
+        let found = self.contexts.iter().skip(from).position(ReadContext::is_active);
+        self.oldest_active = found.map_or(self.contexts.len(), |index| from + index);
     }
 }
 
@@ -197,6 +207,22 @@ mod tests {
         let other = Reth { rkey: RKey(6), ..reth(0x1400, 10) };
         assert!(!queue.again(Psn::new(11), 1, &other, 1024), "another key");
         assert!(queue.again(Psn::new(11), 1, &reth(0x1400, 10), 1024));
+    }
+
+    #[test]
+    fn the_oldest_goes_first_and_one_that_is_repeated_gives_way() {
+        let mut queue = ReadQueue::new(2);
+        assert!(queue.push(Psn::new(0), 1, reth(0, 4)));
+        assert!(queue.push(Psn::new(1), 2, reth(0, 2000)));
+        queue.advance();
+        queue.advance();
+        // A repeated first one comes before the rest of the second.
+        assert!(queue.again(Psn::new(0), 1, &reth(0, 4), 1024));
+        assert_eq!(queue.peek(1024).unwrap().psn, Psn::new(0));
+        // A third takes its place before it was repeated: whoever sends it had the answer.
+        assert!(queue.push(Psn::new(3), 1, reth(0, 4)));
+        let psns: Vec<_> = drain(&mut queue).iter().map(|packet| packet.0).collect();
+        assert_eq!(psns, [2, 3]);
     }
 
     #[test]

@@ -395,7 +395,7 @@ impl Qp {
         if end == wqe.packets {
             req.cursor += 1;
         }
-        self.sent_request(sh, now, None);
+        self.sent_request(sh, now, (!retransmission).then_some(bth.psn));
         true
     }
 

@@ -126,7 +126,11 @@ impl Retry {
     }
 
     fn early_delay(&self, least: Duration) -> Duration {
-        let delay = (self.round_trip * 4).max(least);
+        let delay = match self.round_trip {
+            // Not measured yet: be patient.
+            Duration::ZERO => least * 8,
+            round_trip => (round_trip * 4).max(least),
+        };
         delay.saturating_mul(1 << self.early_tries.min(16))
     }
 }
@@ -205,6 +209,7 @@ impl Qp {
         self.req.retry.probe_due = false;
         let (next, cursor) = (self.req.next, self.req.cursor);
         let psn = self.req.una;
+        self.req.retry.timed = None;
         (self.req.next, self.req.cursor) = (psn, 0);
         // So that this packet asks for an ACK, whatever it is.
         self.req.since_ask = u32::MAX / 2;
