@@ -120,7 +120,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let (events_to, events) = mpsc::channel();
     watch_signals(&socket, events_to.clone()).context("signals cannot be caught")?;
 
-    let handle = crate::target::start(StartConfig {
+    let handle = crate::target::start(&StartConfig {
         cores,
         idle: args.idle,
         hugepages: args.hugepages,

@@ -2,7 +2,6 @@
 //!
 //! The control plane above it makes a [`snapshot::Snapshot`] and hands it down through
 //! [`handle::TargetHandle`]; nothing here knows how the operator said what it says.
-
 //!
 //! * what the control plane sees: [`handle`], [`snapshot`], [`access`], [`identity`], [`limits`]
 //! * the loop: [`shard`]; a task's way: `intake`, `pipeline`, `respond`; its values: [`task`],
@@ -11,7 +10,7 @@
 //! * what shards share, off the fast path: [`nexus`] (unit attentions), [`fence`]
 //! * logins on shard 0: [`accept`]; between shards: [`message`]
 //! * ends: [`drain`] (table and waits), `reaper`; task management: [`manage`]
-//! * how it starts: [`start`]; whether its books agree: [`audit`]
+//! * how it starts: [`mod@start`]; what it runs on: [`fabric`]; whether its books agree: [`audit`]
 
 pub mod accept;
 pub mod access;
@@ -40,13 +39,4 @@ pub mod start;
 pub mod task;
 pub mod wr;
 
-/// Why a target did not start; one line that names what was wrong.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(pub String);
-
-/// Starts the shards, one a core, with the first snapshot. Returns when all of them run.
-pub fn start(config: handle::StartConfig) -> Result<handle::TargetHandle, StartError> {
-    let shards = config.cores.len();
-    Err(StartError(format!("this build has no RDMA provider yet, {shards} shards were asked for")))
-}
+pub use start::{TargetError, start};

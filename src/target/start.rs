@@ -13,30 +13,56 @@ use super::handle::{CommandSink, Hugepages, StartConfig, TargetHandle};
 use super::limits::INBOX_DEPTH;
 use super::message::{Message, Peers};
 use super::shard::{Shard, ShardSeed, StartError};
-use crate::rdma::verbs::VerbsError;
+use crate::rdma::soft;
 
 /// Why a target did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// The operating system refused.
-    #[error("cannot make the wake-up descriptor of a reactor: {0}")]
-    Waker(#[from] std::io::Error),
+    #[error("cannot make the wake-up descriptors of the shards: {0}")]
+    Wake(#[from] std::io::Error),
     /// A shard could not be built.
     #[error(transparent)]
     Shard(#[from] SpawnError<StartError>),
 }
 
 /// Makes the provider's context of one shard, on that shard's thread.
-pub type FabricMaker<F> = Box<dyn FnOnce() -> Result<F, VerbsError> + Send>;
+type FabricMaker<F> = Box<dyn FnOnce() -> F + Send>;
 
-/// Starts a shard for each of `config.cores`, each on the context that its maker makes. When this
-/// returns, all shards run and own their memory; listeners come with the handle.
-pub fn start<F: Fabric + 'static>(
+/// Starts a shard for each of `config.cores` on the soft provider. When this returns, all shards
+/// run and own their memory; listeners come with the handle.
+pub fn start(config: &StartConfig) -> Result<TargetHandle, TargetError> {
+    let wakers = config.cores.iter().map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?;
+    let shards = wakers.len();
+    let guid = fastrand::u64(..);
+    let fault = config.fault;
+    let max_qp = 2 * config.snapshot.limits.max_channels;
+    let makers = soft::link_shards(shards)?.into_iter().enumerate().map(|(shard, links)| -> FabricMaker<_> {
+        Box::new(move || {
+            let mut device = soft::DeviceConfig::new(guid);
+            device.engine.shard = shard as u32;
+            device.engine.shard_bits = soft::shard_bits(shards);
+            // Twice the channels: a dying one keeps its queue pair while its successor has another.
+            device.engine.max_qp = max_qp;
+            device.engine.write_only_segmentation = true;
+            device.cm = device.cm.filter(|_| shard == 0);
+            device.links = Some(links);
+            // An initiator in this process would be none of ours.
+            device.in_process = false;
+            device.fault = fault;
+            soft::Device::new(device)
+        })
+    });
+    start_on(config, &wakers, makers.collect())
+}
+
+/// Starts a shard for each of `config.cores`, each on the context that its maker makes.
+fn start_on<F: Fabric + 'static>(
     config: &StartConfig,
+    wakers: &[Waker],
     fabrics: Vec<FabricMaker<F>>,
 ) -> Result<TargetHandle, TargetError> {
     assert_eq!(config.cores.len(), fabrics.len(), "a provider context for each shard");
-    let wakers = config.cores.iter().map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?;
     let rings: Vec<(Sender<Message>, Mailbox<Message>)> =
         wakers.iter().map(|waker| Mailbox::new(INBOX_DEPTH, waker)).collect();
     let senders: Vec<Sender<Message>> = rings.iter().map(|(sender, _)| sender.clone()).collect();
@@ -45,7 +71,7 @@ pub fn start<F: Fabric + 'static>(
     // each channel.
     let backlog = limits.tasks as usize + 4 * limits.max_channels as usize;
     let mut reactors = Vec::with_capacity(fabrics.len());
-    let shards = config.cores.iter().zip(&wakers).zip(rings).zip(fabrics).enumerate();
+    let shards = config.cores.iter().zip(wakers).zip(rings).zip(fabrics).enumerate();
     for (index, (((core, waker), (_, inbox)), fabric)) in shards {
         let peers = Peers::new(senders.clone(), backlog);
         let snapshot = Arc::clone(&config.snapshot);
@@ -70,7 +96,7 @@ pub fn start<F: Fabric + 'static>(
                 peers,
                 stats: Arc::clone(&seat.stats),
             };
-            Shard::new(seed, fabric()?, fastrand::Rng::new())
+            Shard::new(seed, fabric(), fastrand::Rng::new())
         };
         reactors.push(Reactor::spawn(reactor, build)?);
     }

@@ -57,6 +57,38 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// All counters with their names.
+    pub fn named(&self) -> [(&'static str, u64); 24] {
+        [
+            ("packets_in", self.packets_in),
+            ("packets_out", self.packets_out),
+            ("bytes_in", self.bytes_in),
+            ("bytes_out", self.bytes_out),
+            ("retransmissions", self.retransmissions),
+            ("timeouts", self.timeouts),
+            ("early_retries", self.early_retries),
+            ("acks_out", self.acks_out),
+            ("sequence_naks_out", self.sequence_naks_out),
+            ("rnr_naks_out", self.rnr_naks_out),
+            ("fatal_naks_out", self.fatal_naks_out),
+            ("sequence_naks_in", self.sequence_naks_in),
+            ("rnr_naks_in", self.rnr_naks_in),
+            ("fatal_naks_in", self.fatal_naks_in),
+            ("duplicate_requests", self.duplicate_requests),
+            ("read_gaps", self.read_gaps),
+            ("dropped_malformed", self.dropped_malformed),
+            ("dropped_unknown_qpn", self.dropped_unknown_qpn),
+            ("dropped_pkey", self.dropped_pkey),
+            ("dropped_wrong_peer", self.dropped_wrong_peer),
+            ("dropped_state", self.dropped_state),
+            ("dropped_out_of_order", self.dropped_out_of_order),
+            ("dropped_stale_responses", self.dropped_stale_responses),
+            ("completions_lost", self.completions_lost),
+        ]
+    }
+}
+
+impl Counters {
     #[inline]
     pub(super) fn sent(&mut self, payload_bytes: u64, retransmission: bool) {
         self.packets_out += 1;
