@@ -4,7 +4,7 @@
 //! [`handle::TargetHandle`]; nothing here knows how the operator said what it says.
 //!
 //! * what the control plane sees: [`handle`], [`snapshot`], [`access`], [`identity`], [`limits`]
-//! * the loop: [`shard`]; a task's way: `intake`, `pipeline`, `respond`; its values: [`task`],
+//! * the loop: [`shard`]; a task's way: `intake`, `pipeline`, `transfer`, `respond`, `abort`; its values: [`task`],
 //!   [`channel`], [`wr`]
 //! * what a shard owns: [`slots`] (receive memory), [`pool`] (data memory), [`luns`]
 //! * what shards share, off the fast path: [`nexus`] (unit attentions), [`fence`]
@@ -12,6 +12,7 @@
 //! * ends: [`drain`] (table and waits), `reaper`; task management: [`manage`]
 //! * how it starts: [`mod@start`]; what it runs on: [`fabric`]; whether its books agree: [`audit`]
 
+mod abort;
 pub mod accept;
 pub mod access;
 mod admin;
@@ -37,6 +38,7 @@ pub mod slots;
 pub mod snapshot;
 pub mod start;
 pub mod task;
+mod transfer;
 pub mod wr;
 
 pub use start::{TargetError, start};

@@ -8,24 +8,20 @@ use bdev::{Completion, Io, IoError, IoId, Op, SubmitError};
 use reactors::slab::Key;
 use reactors::time::Time;
 
-use super::drain::Why;
 use super::fabric::Fabric;
-use super::limits::READ_BYTES;
 use super::shard::Shard;
 use super::slots::Slots;
-use super::task::{Ending, Phase, Source, Task};
+use super::task::{Phase, Source, Task};
 use super::wr::Tag;
-use crate::rdma::verbs::{Remote, SendOp, SendWr, SgeList, VerbsError};
+use crate::rdma::verbs::{Remote, SendOp, SendWr, SgeList};
 use crate::scsi::{BlockFault, BlockOp, Outcome, outcome_of_fault};
-use crate::srp::descriptors::{BufferRef, Piece, Table, check_table};
-use crate::srp::task::{Owner, TaskEvent, TaskState};
+use crate::srp::descriptors::{BufferRef, check_table};
+use crate::srp::task::{TaskEvent, TaskState};
 use crate::srp::{Direction, SenseCode};
 use crate::wire::scsi::sense::{Asc, Sense, SenseKey};
-use crate::wire::scsi::status::Status;
-use crate::wire::srp::DescTable;
 
 /// What a step led to.
-enum Step {
+pub(super) enum Step {
     /// The next phase can begin.
     On,
     /// The task waits, or somebody else owns it.
@@ -185,128 +181,6 @@ impl<F: Fabric> Shard<F> {
         Step::On
     }
 
-    /// Brings the chunk's data here.
-    fn fetch(&mut self, now: Time, key: Key) -> Step {
-        let Some(task) = self.tasks.get_mut(key) else { return Step::Wait };
-        if let BufferRef::Immediate { offset, .. } = task.buffer {
-            if let (Source::Pool, Some(piece), Some(slot)) =
-                (task.transfer.source, task.transfer.piece, task.slot)
-            {
-                let (from, to) = (Slots::offset(slot) + usize::from(offset), piece.offset);
-                let len = task.transfer.chunk as usize;
-                self.slots
-                    .region()
-                    .copy_to(from, self.pool.region(), to, len)
-                    .expect("immediate data lie in their slot and fit a chunk");
-            }
-            task.phase = Phase::Block;
-            return Step::On;
-        }
-        while let Some(task) = self.tasks.get_mut(key) {
-            let transfer = task.transfer;
-            if transfer.posted == transfer.chunk {
-                if transfer.reads_in_flight > 0 {
-                    return Step::Wait;
-                }
-                task.phase = Phase::Block;
-                return Step::On;
-            }
-            let window = self.channels.get(task.channel).is_some_and(|c| c.reads_in_flight < c.max_reads);
-            if !window || !self.has_turn(key) {
-                return self.wait_for_window(key);
-            }
-            let want = (transfer.chunk - transfer.posted).min(READ_BYTES);
-            if let Err(error) = self.post_piece(now, key, want, |piece, sge| SendWr {
-                wr_id: Tag::DataRead.bits(key),
-                op: SendOp::Read(Remote { addr: piece.addr, rkey: piece.rkey }),
-                sges: SgeList::one(sge),
-                signaled: true,
-            }) {
-                return self.cannot_post(now, key, &error);
-            }
-            let Some(task) = self.tasks.get_mut(key) else { break };
-            task.transfer.reads_in_flight += 1;
-            task.advance(TaskEvent::PostDataRead);
-            if let Some(channel) = self.channels.get_mut(task.channel) {
-                channel.reads_in_flight += 1;
-            }
-        }
-        Step::Wait
-    }
-
-    /// Posts RDMA for the next piece of the chunk, of at most `max_bytes`.
-    fn post_piece(
-        &mut self,
-        now: Time,
-        key: Key,
-        max_bytes: u32,
-        wr: impl FnOnce(Piece, crate::rdma::verbs::Sge) -> SendWr,
-    ) -> Result<(), VerbsError> {
-        let gone = VerbsError::NotFound("task");
-        let task = self.tasks.get(key).ok_or(gone.clone())?;
-        let mut transfer = task.transfer;
-        let piece = self.with_table(task, |table| transfer.cursor.next(table, max_bytes)).flatten();
-        // The descriptors were checked to cover the buffer; an external table may have been
-        // changed by nobody, since it lies in our memory.
-        let (Some(piece), Some(memory)) = (piece, transfer.piece) else {
-            return Err(VerbsError::Invalid("descriptors that end before the data"));
-        };
-        let at = transfer.chunk_at + transfer.posted as usize;
-        let wr = wr(piece, self.pool.sge(memory, at, piece.len_bytes));
-        let task = self.tasks.get_mut(key).ok_or(gone.clone())?;
-        let channel = self.channels.get_mut(task.channel).ok_or(gone)?;
-        self.fabric.post_send(now, channel.qp, &wr)?;
-        channel.posted(wr.signaled);
-        task.transfer.cursor = transfer.cursor;
-        task.transfer.posted += piece.len_bytes;
-        Ok(())
-    }
-
-    /// Shows a task's descriptors, wherever they lie.
-    fn with_table<R>(&self, task: &Task, look: impl FnOnce(&Table<'_>) -> R) -> Option<R> {
-        match task.buffer {
-            BufferRef::Direct(descriptor) => Some(look(&Table::One(descriptor))),
-            BufferRef::Inline { .. } => {
-                let at = Slots::offset(task.slot?);
-                let show = |iu: &[u8]| task.buffer.table(iu).map(|table| look(&table));
-                self.slots.region().with_bytes(at, task.iu_bytes as usize, show).ok()?
-            }
-            BufferRef::External { table, .. } => {
-                let at = task.transfer.piece?.offset;
-                let show = |bytes: &[u8]| DescTable::new(bytes).map(|table| look(&Table::Many(table)));
-                self.pool.region().with_bytes(at, table.len_bytes as usize, show).ok()?
-            }
-            BufferRef::None | BufferRef::Immediate { .. } => None,
-        }
-    }
-
-    /// An RDMA READ of a task's data is back.
-    pub(super) fn on_data_read(&mut self, now: Time, key: Key, ok: bool) {
-        if self.read_is_back(now, key) && ok {
-            self.run(now, key);
-        }
-    }
-
-    /// Books a READ as back. Whether its task goes on by itself: it is not aborted, it has no READ
-    /// in flight any more, and does not stand in line.
-    fn read_is_back(&mut self, now: Time, key: Key) -> bool {
-        let Some(task) = self.tasks.get_mut(key) else {
-            self.counts.stale_completions += 1;
-            return false;
-        };
-        task.transfer.reads_in_flight -= 1;
-        let (channel, aborted) = (task.channel, task.state.is_aborted());
-        let goes_on = task.transfer.reads_in_flight == 0 && !aborted && !task.queued;
-        if aborted {
-            self.device_released(now, key);
-        }
-        if let Some(channel) = self.channels.get_mut(channel) {
-            channel.reads_in_flight -= 1;
-        }
-        self.resume(now, channel);
-        goes_on
-    }
-
     fn submit_block(&mut self, key: Key) -> Step {
         let Some(task) = self.tasks.get_mut(key) else { return Step::Wait };
         let (Some(op), Some(lun)) = (task.op, task.lun.and_then(|lun| self.luns.get_mut(lun))) else {
@@ -439,98 +313,6 @@ impl<F: Fabric> Shard<F> {
         self.fail(key, outcome_of_fault(fault, &op));
     }
 
-    /// Writes the chunk to the initiator's memory.
-    fn deliver(&mut self, now: Time, key: Key) -> Step {
-        loop {
-            let Some(task) = self.tasks.get(key) else { return Step::Wait };
-            let transfer = task.transfer;
-            if transfer.posted == transfer.chunk {
-                return self.delivered(key);
-            }
-            if !self.has_turn(key) {
-                return self.wait_for_window(key);
-            }
-            let last_chunk = transfer.done + transfer.chunk == transfer.total;
-            let channel = task.channel;
-            let wants_signal = self.channels.get(channel).is_some_and(|channel| channel.wants_signal());
-            let left = transfer.chunk - transfer.posted;
-            let posted = self.post_piece(now, key, left, |piece, sge| {
-                let ends_chunk = piece.len_bytes == left && !last_chunk;
-                SendWr {
-                    wr_id: if ends_chunk {
-                        Tag::ChunkSent.bits(key)
-                    } else {
-                        Tag::Housekeeping.bits(channel)
-                    },
-                    op: SendOp::Write(Remote { addr: piece.addr, rkey: piece.rkey }),
-                    sges: SgeList::one(sge),
-                    signaled: ends_chunk || wants_signal,
-                }
-            });
-            if let Err(error) = posted {
-                return self.cannot_post(now, key, &error);
-            }
-            if let Some(task) = self.tasks.get_mut(key) {
-                task.advance(TaskEvent::PostDataWrite);
-            }
-        }
-    }
-
-    fn delivered(&mut self, key: Key) -> Step {
-        let Some(task) = self.tasks.get_mut(key) else { return Step::Wait };
-        let transfer = &mut task.transfer;
-        if transfer.done + transfer.chunk < transfer.total {
-            transfer.signal_in_flight = true;
-            return Step::Wait;
-        }
-        // What was posted keeps its memory until the response, which follows on the same queue
-        // pair, has completed.
-        transfer.done = transfer.total;
-        task.phase = Phase::Respond;
-        if let Some(channel) = self.channels.get_mut(task.channel) {
-            channel.read_bytes += u64::from(transfer.total);
-        }
-        Step::On
-    }
-
-    /// The initiator has all of a chunk: its memory serves the next one.
-    pub(super) fn on_chunk_sent(&mut self, now: Time, key: Key, ok: bool) {
-        let Some(task) = self.tasks.get_mut(key) else {
-            self.counts.stale_completions += 1;
-            return;
-        };
-        task.transfer.signal_in_flight = false;
-        let channel = task.channel;
-        if task.state.is_aborted() {
-            self.device_released(now, key);
-        } else if ok {
-            task.phase = chunk_done(task);
-            self.run(now, key);
-        }
-        self.resume(now, channel);
-    }
-
-    /// An aborted task whose WRITEs have no completion of their own: an empty WRITE behind them
-    /// has one.
-    fn flush_writes(&mut self, now: Time, key: Key) -> Step {
-        let Some(task) = self.tasks.get_mut(key) else { return Step::Wait };
-        let Some(channel) = self.channels.get_mut(task.channel) else { return Step::Wait };
-        let wr = SendWr {
-            wr_id: Tag::ChunkSent.bits(key),
-            op: SendOp::Write(Remote::default()),
-            sges: SgeList::EMPTY,
-            signaled: true,
-        };
-        match self.fabric.post_send(now, channel.qp, &wr) {
-            Ok(()) => {
-                channel.posted(true);
-                task.transfer.signal_in_flight = true;
-                Step::Wait
-            }
-            Err(error) => self.cannot_post(now, key, &error),
-        }
-    }
-
     /// The SEND of a task's response has completed: everything before it on the queue pair, too.
     pub(super) fn on_response_sent(&mut self, now: Time, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else {
@@ -542,196 +324,16 @@ impl<F: Fabric> Shard<F> {
         self.free(key);
         self.resume(now, channel);
     }
-
-    /// Whether nobody in the channel's line is before this task.
-    fn has_turn(&self, key: Key) -> bool {
-        let Some(task) = self.tasks.get(key) else { return false };
-        let Some(channel) = self.channels.get(task.channel) else { return false };
-        channel.waiting.front().is_none_or(|first| *first == key)
-    }
-
-    /// Puts the task into its channel's line, if it is not there yet.
-    fn wait_for_window(&mut self, key: Key) -> Step {
-        let Some(task) = self.tasks.get_mut(key) else { return Step::Wait };
-        task.blocked = true;
-        if !task.queued {
-            task.queued = true;
-            self.counts.window_waits += 1;
-            if let Some(channel) = self.channels.get_mut(task.channel) {
-                channel.waiting.push_back(key);
-            }
-        }
-        if task.state.owner() != Owner::Device {
-            wait(task);
-        }
-        Step::Wait
-    }
-
-    /// The channel's line moves on: a READ came back, or the send queue has room.
-    pub(super) fn resume(&mut self, now: Time, channel: Key) {
-        while let Some(&key) = self.channels.get(channel).and_then(|channel| channel.waiting.front()) {
-            let lives = |task: &&mut Task| !task.state.is_aborted() || task.phase == Phase::Flush;
-            if self.tasks.get_mut(key).filter(lives).is_some() {
-                self.run(now, key);
-                if self.tasks.get(key).is_some_and(|task| task.blocked) {
-                    return;
-                }
-            }
-            if let Some(channel) = self.channels.get_mut(channel)
-                && channel.waiting.front() == Some(&key)
-            {
-                channel.waiting.pop_front();
-            }
-            if let Some(task) = self.tasks.get_mut(key) {
-                task.queued = false;
-            }
-        }
-    }
-
-    fn cannot_post(&mut self, now: Time, key: Key, error: &VerbsError) -> Step {
-        if *error == VerbsError::QueueFull {
-            return self.wait_for_window(key);
-        }
-        if let Some(channel) = self.tasks.get(key).map(|task| task.channel) {
-            self.on_refused_post(now, channel, error);
-        }
-        Step::Wait
-    }
-
-    /// A post was refused for another reason than a full queue: the queue pair is of no use.
-    pub(super) fn on_refused_post(&mut self, now: Time, channel: Key, error: &VerbsError) {
-        tracing::debug!(shard = self.index, %error, "a work request was refused");
-        self.end_channel(now, channel, Why::QueuePair);
-    }
-
-    /// Ends a task as far as it is possible now; `ending` says what its initiator hears.
-    ///
-    /// What the RDMA device has is awaited. A block operation is cancelled and awaited, except a
-    /// read's: its memory is let go, the task itself is over.
-    pub(super) fn abort(&mut self, now: Time, key: Key, ending: Ending) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        if matches!(task.state, TaskState::Responding | TaskState::Done) {
-            return;
-        }
-        if task.ending != Ending::Silent {
-            task.ending = ending;
-        }
-        if task.state.is_aborted() {
-            return;
-        }
-        self.counts.aborted += 1;
-        let unsignaled = task.has_unsignaled_writes();
-        task.advance(TaskEvent::Abort);
-        match task.state.owner() {
-            Owner::Shard => self.end_aborted(now, key),
-            Owner::Device if unsignaled => {
-                task.phase = Phase::Flush;
-                self.run(now, key);
-            }
-            Owner::Device | Owner::Nobody => {}
-            Owner::Block => {
-                let reads = task.changed_range().is_none();
-                if let Some(lun) = task.lun.and_then(|lun| self.luns.get_mut(lun)) {
-                    lun.queue.cancel(IoId(Tag::Block.bits(key)));
-                }
-                if reads && task.ending == Ending::Silent {
-                    self.orphan(key);
-                }
-            }
-        }
-    }
-
-    /// The RDMA device has let go of (a part of) an aborted task's memory.
-    fn device_released(&mut self, now: Time, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        if task.transfer.reads_in_flight > 0 || task.transfer.signal_in_flight {
-            return;
-        }
-        task.advance(TaskEvent::DeviceReleased);
-        self.end_aborted(now, key);
-    }
-
-    /// An aborted task that nobody else owns any more ends.
-    fn end_aborted(&mut self, now: Time, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        let answers = task.ending == Ending::TaskAborted
-            && self.channels.get(task.channel).is_some_and(|channel| channel.life.takes_ius());
-        if answers {
-            task.outcome = Outcome::status(Status::TaskAborted);
-            task.command_bytes = 0;
-            task.phase = Phase::Respond;
-            self.run(now, key);
-        } else {
-            task.advance(TaskEvent::EndSilently);
-            self.free(key);
-        }
-    }
-
-    /// Detaches a task from its channel while the block device still has its memory. A write
-    /// leaves a fence around the blocks that it may still change.
-    pub(super) fn orphan(&mut self, key: Key) {
-        self.detach(key);
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        self.counts.orphans += 1;
-        if let (Some(range), None) = (task.changed_range(), task.fence)
-            && let Some(lun) = task.lun.and_then(|lun| self.luns.get(lun))
-        {
-            task.fence = Some(lun.entry.fences.raise(range));
-        }
-        // A read's information unit is not needed any more; a write's may be its data.
-        if task.fence.is_none()
-            && let Some(slot) = task.slot.take()
-        {
-            self.slots.put(slot);
-        }
-    }
-
-    /// The channel counts the task no more; its tag is free, its credit goes back silently.
-    fn detach(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key) else { return };
-        if !std::mem::take(&mut task.attached) {
-            return;
-        }
-        let (tagged, credited) = (std::mem::take(&mut task.tagged), std::mem::take(&mut task.credited));
-        let Some(channel) = self.channels.get_mut(task.channel) else { return };
-        channel.tasks -= 1;
-        if tagged {
-            channel.srp.end(task.tag);
-        }
-        if credited {
-            channel.srp.end_silently();
-        }
-    }
-
-    /// A task is over: everything it holds goes back.
-    pub(super) fn free(&mut self, key: Key) {
-        let was_attached = self.tasks.get(key).is_some_and(|task| task.attached);
-        self.detach(key);
-        let Some(task) = self.tasks.remove(key) else { return };
-        if let Some(piece) = task.transfer.piece {
-            self.pool.put(piece);
-        }
-        if let Some(slot) = task.slot {
-            self.slots.put(slot);
-            self.slot_is_back(was_attached, task.channel);
-        }
-        if let Some(lun) = task.lun.and_then(|lun| self.luns.get_mut(lun)) {
-            lun.tasks -= 1;
-            if let Some(fence) = task.fence {
-                lun.entry.fences.lower(fence);
-            }
-        }
-    }
 }
 
 /// The next phase after a chunk, or after all.
-fn chunk_done(task: &mut Task) -> Phase {
+pub(super) fn chunk_done(task: &mut Task) -> Phase {
     task.transfer.done += task.transfer.chunk;
     if task.transfer.done < task.transfer.total { Phase::Chunk } else { Phase::Respond }
 }
 
 /// The task waits in a line, owned by the shard.
-fn wait(task: &mut Task) {
+pub(super) fn wait(task: &mut Task) {
     if task.state != TaskState::WaitWindow {
         task.advance(TaskEvent::NeedWindow);
     }
