@@ -400,7 +400,10 @@ fn an_early_try_is_one_packet_and_costs_no_retry() {
     let mut lone = Lone::new(&Setup { timeout_code: 20, retry_count: 0, ..Setup::default() });
     lone.post(&wr(1, SendOp::Write(FAR), lone.side.list(0, 20 * 1024), false));
     assert_eq!(lone.sent().len(), 20);
-    lone.wait(Duration::from_millis(2));
+    // No round trip was measured yet, so it is patient.
+    lone.wait(Duration::from_millis(15));
+    assert!(lone.sent().is_empty());
+    lone.wait(Duration::from_millis(1));
     let probe = lone.sent();
     assert_eq!(briefs(&probe), [(Opcode::WriteOnly, psn(0), 1024)]);
     assert!(probe[0].bth.ack_req && probe[0].retransmission);
@@ -418,7 +421,7 @@ fn a_peer_that_had_only_the_probe_gets_the_rest_again() {
     let mut lone = Lone::new(&Setup { timeout_code: 20, ..Setup::default() });
     lone.post(&wr(1, SendOp::Write(FAR), lone.side.list(0, 20 * 1024), true));
     assert_eq!(lone.sent().len(), 20);
-    lone.wait(Duration::from_millis(2));
+    lone.wait(Duration::from_millis(16));
     assert_eq!(lone.sent().len(), 1);
     lone.ack(0);
     let again = lone.sent();
