@@ -61,15 +61,17 @@ impl Waker {
     }
 }
 
-/// Where a reactor sleeps: one epoll of its waker and its poller's descriptors.
-pub(crate) struct Bed {
+/// Where a reactor sleeps: one epoll of its waker and its poller's descriptors. Also for loops that
+/// poll and are no reactor.
+pub struct Bed {
     waker: Waker,
     epoll: OwnedFd,
     fds: Vec<RawFd>,
 }
 
 impl Bed {
-    pub(crate) fn new(waker: Waker) -> io::Result<Bed> {
+    /// A bed that only `waker` wakes from.
+    pub fn new(waker: Waker) -> io::Result<Bed> {
         let epoll = Bed::make(&waker, &[])?;
         Ok(Bed { waker, epoll, fds: Vec::with_capacity(16) })
     }
@@ -87,8 +89,9 @@ impl Bed {
     }
 
     /// Takes the descriptors that `list` names, in place of all that were there. The set is made
-    /// anew, since a closed number that was opened again has silently left the old one.
-    pub(crate) fn set_fds(&mut self, list: impl FnOnce(&mut Vec<RawFd>)) -> io::Result<()> {
+    /// anew, since a closed number that was opened again has silently left the old one. They stay
+    /// open until the next call.
+    pub fn set_fds(&mut self, list: impl FnOnce(&mut Vec<RawFd>)) -> io::Result<()> {
         self.fds.clear();
         list(&mut self.fds);
         self.epoll = Bed::make(&self.waker, &self.fds)?;
@@ -97,7 +100,7 @@ impl Bed {
 
     /// Waits until something is readable, the waker calls, or `at_most` is over; `None` waits
     /// for ever. To the nanosecond, unlike `epoll_wait`: RNR timers are tens of microseconds.
-    pub(crate) fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
+    pub fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
         let timeout = at_most.map(|wait| Timespec {
             tv_sec: wait.as_secs().min(i64::MAX as u64) as i64,
             tv_nsec: wait.subsec_nanos().into(),

@@ -4,11 +4,13 @@
 //! done, 1 not done, 2 not understood; `perf` has 3 for a lost session.
 
 pub mod lun_spec;
+pub mod perf;
 pub mod rpc;
 pub mod serve;
 pub mod status;
 pub mod units;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -25,6 +27,7 @@ struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Command {
     Serve(Box<serve::ServeArgs>),
+    Perf(Box<perf::PerfArgs>),
     Rpc(rpc::RpcArgs),
     Status(status::StatusArgs),
 }
@@ -37,6 +40,7 @@ pub fn main() -> ExitCode {
     };
     let done = match args.command {
         Command::Serve(args) => serve::run(*args),
+        Command::Perf(args) => perf::run(&args),
         Command::Rpc(args) => rpc::run(args),
         Command::Status(args) => status::run(args),
     };
@@ -68,4 +72,17 @@ fn not_understood(error: &clap::Error) -> ExitCode {
 /// Line breaks in what the system or a library said become spaces.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Logs to standard error; SRPOLL_LOG sets what is logged in place of `usual`.
+fn start_log(usual: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SRPOLL_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(usual));
+    // A second start in one process (tests) keeps the first log.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .try_init();
 }

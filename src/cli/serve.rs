@@ -1,6 +1,6 @@
 //! `srpoll serve`: the target.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -103,7 +103,7 @@ type CoreList = Vec<Option<usize>>;
 
 /// Serves until a signal comes.
 pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    start_log();
+    super::start_log("info");
     // Everything that can be wrong with words is found before anything is touched.
     let listeners = args.listeners()?;
     let limits = Limits::new(&args.wishes())?;
@@ -348,18 +348,6 @@ fn announce(model: &Model) -> std::io::Result<()> {
 }
 
 /// Logs to standard error, by `SRPOLL_LOG`.
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SRPOLL_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // A second start in one process (tests) keeps the first log.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .try_init();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -55,11 +55,9 @@ impl<D: Device + Connections> Session<D> {
                     self.check(now, wc.status);
                 }
             }
-            kind::PROBE => {
-                if self.is_current(slot as usize, generation) {
-                    self.channels[slot as usize].probing = false;
-                    self.check(now, wc.status);
-                }
+            kind::PROBE if self.is_current(slot as usize, generation) => {
+                self.channels[slot as usize].probing = false;
+                self.check(now, wc.status);
             }
             _ => {}
         }

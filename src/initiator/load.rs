@@ -109,6 +109,20 @@ pub struct Report {
     pub unknown: u64,
 }
 
+/// Who watches a run.
+pub trait Watch {
+    /// Asked once a turn: whether the run shall end early.
+    fn interrupted(&mut self) -> bool {
+        false
+    }
+
+    /// The measured part is over; what was written is read back now, if it is to be verified.
+    fn measured(&mut self) {}
+}
+
+/// Nobody watches.
+impl Watch for () {}
+
 /// An I/O on its way.
 #[derive(Copy, Clone, Debug)]
 struct Io {
@@ -219,12 +233,12 @@ impl Load {
         self.pieces * u64::from(self.workload.io_bytes)
     }
 
-    /// Runs to the end. `interrupted` is asked now and then; once it says so, the run ends early.
+    /// Runs to the end.
     pub fn run<D: Device + Connections>(
         mut self,
         session: &mut Session<D>,
         pace: &mut impl Pace,
-        mut interrupted: impl FnMut() -> bool,
+        watch: &mut impl Watch,
     ) -> Result<Report, LoadError> {
         self.started = pace.now();
         loop {
@@ -241,15 +255,13 @@ impl Load {
                 let why = session.why_lost().cloned().unwrap_or(SessionError::Disconnected);
                 return Err(LoadError::Lost(why));
             }
-            self.move_phase(now, interrupted());
+            self.move_phase(now, watch);
             if self.phase == Phase::Over {
                 self.report.unknown = self.ledger.as_ref().map_or(0, |ledger| ledger.unknown() as u64);
                 return Ok(self.report);
             }
             let posted = self.fill_up(session, pace);
-            if busy == 0 && !posted {
-                pace.rest(session.next_deadline().min(self.next_change(now)));
-            }
+            pace.turn(busy > 0 || posted, session.next_deadline().min(self.next_change(now)));
         }
     }
 
@@ -263,18 +275,19 @@ impl Load {
         end.min(again).max(now)
     }
 
-    fn move_phase(&mut self, now: Time, interrupted: bool) {
+    fn move_phase(&mut self, now: Time, watch: &mut impl Watch) {
         if self.phase == Phase::Running {
             let over = match self.workload.stop {
                 Stop::After(time) => now >= self.started + time,
                 Stop::Ios(count) => self.issued >= count,
             };
-            if over || interrupted {
+            if over || watch.interrupted() {
                 self.phase = Phase::Draining;
             }
         }
         if self.phase == Phase::Draining && self.in_flight == 0 && self.again.is_empty() {
             self.report.elapsed = now.since(self.started);
+            watch.measured();
             self.phase = if self.ledger.is_some() { Phase::ReadingBack } else { Phase::Over };
         }
         let all = self.read_back >= self.pieces;

@@ -35,6 +35,14 @@ pub trait Pace {
     fn rest(&mut self, until: Time) {
         let _ = until;
     }
+
+    /// Called when a turn found something to do.
+    fn worked(&mut self) {}
+
+    /// After a turn.
+    fn turn(&mut self, busy: bool, until: Time) {
+        if busy { self.worked() } else { self.rest(until) }
+    }
 }
 
 /// What a logical unit is.
@@ -130,9 +138,7 @@ pub fn wait_live<D: Device + Connections>(
             SessionState::Connecting => {}
             _ => return Err(session.why_lost().cloned().unwrap_or(SessionError::Disconnected)),
         }
-        if busy == 0 {
-            pace.rest(session.next_deadline());
-        }
+        pace.turn(busy > 0, session.next_deadline());
     }
 }
 
@@ -140,9 +146,8 @@ pub fn wait_live<D: Device + Connections>(
 pub fn close<D: Device + Connections>(session: &mut Session<D>, pace: &mut impl Pace) {
     session.close(pace.now());
     while session.state() != SessionState::Closed {
-        if session.poll(pace.now()) == 0 {
-            pace.rest(session.next_deadline());
-        }
+        let busy = session.poll(pace.now());
+        pace.turn(busy > 0, session.next_deadline());
     }
 }
 
@@ -214,9 +219,8 @@ fn once<D: Device + Connections>(
                 Err(PostError::Full | PostError::Gone) => session.release(slot),
             }
         }
-        if session.poll(now) == 0 {
-            pace.rest(session.next_deadline());
-        }
+        let busy = session.poll(now);
+        pace.turn(busy > 0, session.next_deadline());
     }
     loop {
         if let Some(done) = session.next_completion() {
@@ -227,9 +231,8 @@ fn once<D: Device + Connections>(
             session.release(done.slot);
             return Ok(done.outcome);
         }
-        if session.poll(pace.now()) == 0 {
-            pace.rest(session.next_deadline());
-        }
+        let busy = session.poll(pace.now());
+        pace.turn(busy > 0, session.next_deadline());
     }
 }
 

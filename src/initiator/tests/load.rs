@@ -35,7 +35,7 @@ fn start(config: SessionConfig) -> (Session<FakeDevice>, Jumping, LunInfo) {
 fn run(workload: Workload, prepare: impl FnOnce(&mut FakeDevice)) -> Result<Report, LoadError> {
     let (mut session, mut pace, info) = start(SessionConfig { channels: 3, ..config() });
     prepare(session.device_mut());
-    Load::new(workload, &info, 24)?.run(&mut session, &mut pace, || false)
+    Load::new(workload, &info, 24)?.run(&mut session, &mut pace, &mut ())
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_lost_session_ends_the_run_or_is_survived() {
         let (mut session, mut pace, info) = start(config);
         session.device_mut().knobs.leave_after = 2000;
         let load = Load::new(mixed(), &info, 24).unwrap();
-        let ended = load.run(&mut session, &mut pace, || false);
+        let ended = load.run(&mut session, &mut pace, &mut ());
         if reconnect {
             let report = ended.unwrap();
             assert_eq!((report.ios, report.errors, report.unknown), (3000, 0, 0), "{:?}", report.told);
