@@ -21,9 +21,8 @@ use crate::initiator::load::{Load, LoadError, Pattern, Report, Stop, Watch, Work
 use crate::initiator::scan::{CommandError, Pace, close, scan, wait_live};
 use crate::initiator::session::SessionCounters;
 use crate::initiator::{Session, SessionConfig};
-use crate::rdma::soft::{self, PortConfig, open_port};
+use crate::rdma::soft::{self, Fault, PortConfig, open_port};
 use crate::rdma::verbs::{Device, Path, Service};
-use crate::target::handle::Fault;
 use crate::wire::scsi::lun::Lun;
 use crate::wire::srp::PortId;
 
@@ -236,13 +235,7 @@ impl PerfArgs {
 
     fn device(&self) -> anyhow::Result<soft::Device> {
         let mut config = soft::DeviceConfig::new(guid_of(self.local.ip()));
-        config.fault = self.fault.map(|fault| soft::Fault {
-            drop_ppm: fault.drop_ppm,
-            duplicate_ppm: fault.duplicate_ppm,
-            reorder_ppm: fault.reorder_ppm,
-            corrupt_ppm: fault.corrupt_ppm,
-            seed: fault.seed,
-        });
+        config.fault = self.fault;
         let mut device = soft::Device::new(config);
         let port = PortConfig { scope_id: self.scope_id(), ..PortConfig::new(1) };
         for socket in open_port(self.local.ip(), &port)? {
