@@ -370,6 +370,55 @@ fn queues_of_a_thread_share_a_ring_and_its_regions() {
 }
 
 #[test]
+fn more_queues_than_a_ring_holds_get_another_ring() {
+    let (_folder, path) = file(MIB);
+    let device = open(&path);
+    // Deeper together than one ring, and more than there are places in one.
+    let mut drivers: Vec<Driver> = [3000, 3000].iter().map(|&depth| Driver::open(&device, depth)).collect();
+    drivers.extend((0..70).map(|_| Driver::open(&device, 2)));
+    for (n, driver) in drivers.iter_mut().enumerate() {
+        driver.write(n as u64 * 512, &[n as u8; 512]).unwrap();
+    }
+    drivers.rotate_left(1);
+    for (n, driver) in drivers.iter_mut().enumerate() {
+        assert_eq!(driver.read(n as u64 * 512, 512).unwrap(), [n as u8; 512]);
+    }
+    let error = device.open_queue(5000).map(|_| ()).unwrap_err().to_string();
+    assert_eq!(error, "u0: a queue of 5000 operations; 1 to 4096 are possible");
+    assert!(device.open_queue(0).is_err());
+}
+
+#[test]
+fn threads_drive_one_file_side_by_side() {
+    let (_folder, path) = file(4 * MIB);
+    let device = open(&path);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let device = &device;
+            scope.spawn(move || {
+                let mut driver = Driver::open(device, 16);
+                let mut rng = fastrand::Rng::with_seed(thread);
+                let mut expected = vec![0; MIB as usize];
+                for round in 1..60_u8 {
+                    let blocks = rng.u64(1..64);
+                    let block = rng.u64(0..MIB / 512 - blocks);
+                    let (at, len) = ((block * 512) as usize, (blocks * 512) as usize);
+                    driver.write(thread * MIB + block * 512, &vec![round; len]).unwrap();
+                    expected[at..at + len].fill(round);
+                    let start = rng.usize(0..MIB as usize / 1024) * 512;
+                    assert!(
+                        driver.read(thread * MIB + start as u64, 65536).unwrap()
+                            == expected[start..start + 65536]
+                    );
+                }
+            });
+        }
+    });
+    let stats = device.stats();
+    assert_eq!((stats.of(OpKind::Write).ops, stats.of(OpKind::Read).ops, stats.errors()), (236, 236, 0));
+}
+
+#[test]
 fn zeroes_are_written_where_there_is_no_zero_range() {
     // tmpfs punches holes and knows no FALLOC_FL_ZERO_RANGE.
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };

@@ -25,6 +25,10 @@ pub(super) fn build(operations: usize) -> Result<(IoUring, Setup), OpenError> {
     let cq_entries = u32::try_from(operations * 2).unwrap_or(u32::MAX);
     let mut refused = io::Error::from_raw_os_error(libc::EINVAL);
     for setup in [Setup::Deferred, Setup::Cooperative, Setup::Plain] {
+        #[cfg(test)]
+        if tests::ONLY.get().is_some_and(|only| only != setup) {
+            continue;
+        }
         let mut builder = IoUring::builder();
         builder.setup_cqsize(cq_entries).setup_clamp().dontfork();
         match setup {
@@ -80,4 +84,66 @@ fn check_operations(ring: &IoUring) -> Result<(), OpenError> {
         return Ok(());
     }
     Err(OpenError::new("io_uring", "this kernel's io_uring is too old; Linux 5.11 is needed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use reactors::time::Time;
+
+    use super::*;
+    use crate::io::Op;
+    use crate::testing::{Driver, wait_readable};
+    use crate::uring::{UringBdev, UringOptions};
+
+    thread_local! {
+        /// The one setup that this thread's rings may have.
+        pub(super) static ONLY: Cell<Option<Setup>> = const { Cell::new(None) };
+    }
+
+    #[test]
+    fn older_kinds_of_ring_move_bytes_and_wake_sleepers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        for setup in [Setup::Deferred, Setup::Cooperative, Setup::Plain] {
+            ONLY.set(Some(setup));
+            let device = UringBdev::open("u0", &path, &UringOptions::default()).unwrap();
+            let mut driver = Driver::open(&device, 300);
+            for round in 0..10_u8 {
+                driver.write(u64::from(round) * 4096, &[round; 4096]).unwrap();
+                driver.try_submit(Op::Flush, 0, 0).unwrap();
+                if driver.poll().is_empty() && driver.queue().next_deadline() == Time::NEVER {
+                    let woken = wait_readable(driver.queue().wait_fd().unwrap(), Duration::from_secs(10));
+                    assert!(woken, "{setup:?}, round {round}: slept through the completion");
+                    assert_eq!(driver.poll().len(), 1, "{setup:?}, round {round}");
+                }
+                while driver.queue().in_flight() > 0 {
+                    driver.wait_some();
+                }
+                assert_eq!(driver.read(u64::from(round) * 4096, 4096).unwrap(), [round; 4096]);
+            }
+            for n in 0..300 {
+                driver.try_submit(Op::Read, n * 512, 512).unwrap();
+            }
+            while driver.queue().in_flight() > 0 {
+                driver.wait_some();
+            }
+        }
+        ONLY.set(None);
+    }
+
+    #[test]
+    fn refusals_name_the_remedy() {
+        let why = |errno| explain(&io::Error::from_raw_os_error(errno)).to_string();
+        assert!(
+            why(libc::EPERM)
+                .starts_with("io_uring: not permitted here; set the sysctl kernel.io_uring_disabled")
+        );
+        assert!(why(libc::ENOSYS).contains("Linux 5.11 is needed"));
+        assert!(why(libc::ENOMEM).contains("ulimit -l"));
+        assert!(why(libc::EMFILE).contains("ulimit -n"));
+    }
 }
