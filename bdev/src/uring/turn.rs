@@ -24,9 +24,12 @@ const KIND_WATCH: u8 = 3;
 
 impl Ring {
     /// Whether the queue at `place` may sleep until its descriptor is readable: if so, the
-    /// descriptor speaks from now until the next turn.
+    /// descriptor speaks from now until the next turn. A queue that has nothing in flight need
+    /// not be polled, so it does not make the descriptor speak either.
     pub(super) fn may_sleep(&mut self, place: u16) -> bool {
-        self.is_handed_over() && self.tenant(place).done.is_empty() && self.arm()
+        let tenant = self.tenant(place);
+        let (pending, done) = (tenant.pending, tenant.done.len());
+        done == 0 && (pending == 0 || (self.is_handed_over() && self.arm()))
     }
 
     /// Whether the kernel has all that it can have.
@@ -36,9 +39,6 @@ impl Ring {
 
     /// Lets completions signal the eventfd; false if some came before that.
     pub(super) fn arm(&mut self) -> bool {
-        if self.operations.is_empty() {
-            return true;
-        }
         if !self.armed {
             self.armed = true;
             self.uring.completion().enable_eventfd();
