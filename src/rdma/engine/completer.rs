@@ -186,9 +186,7 @@ impl Qp {
         self.req.read_window.acknowledged(1);
         self.catch_up(sh);
         self.progressed(sh, now);
-        if last {
-            self.schedule_unsent(sh);
-        }
+        self.schedule_unsent(sh);
     }
 
     /// Room was made: what could not be sent may go now.

@@ -273,14 +273,18 @@ impl Engine {
         }
     }
 
-    /// Does what is due at `now`: retries and the ends of RNR waits.
-    pub fn handle_timeout(&mut self, now: Time) {
+    /// Does what is due at `now`: retries and the ends of RNR waits. Gives how many timers came
+    /// up. Cheap enough to be called every turn, whatever [`deadline`](Self::deadline) says.
+    pub fn handle_timeout(&mut self, now: Time) -> usize {
         self.saw(now);
+        let mut came_up = 0;
         while let Some(slot) = self.shared.timers.pop(now) {
             let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
             qp.on_deadline(&mut self.shared, now);
+            came_up += 1;
         }
         self.settle();
+        came_up
     }
 
     /// How much READ data may be on the way to all queue pairs together, in bytes, once the

@@ -17,10 +17,12 @@
 //! * `requester` and `completer`: work requests to packets, answers to completions; `retry` and
 //!   `window`: when to send again, and how much
 //! * `responder` and `reads`: requests of the peer, and the READs among them
+//! * `audit`: what must be true between two calls
 //! * `shared`: what all queue pairs use: `mr`, `cq`, `srq`, `qpn`, `timers`
 //!
 //! Nothing here allocates after `create_qp` and the moves to RTR and RTS.
 
+mod audit;
 mod completer;
 pub mod config;
 pub mod counters;

@@ -137,6 +137,11 @@ impl Requester {
         self.next.distance_from(self.una) as u32 - self.read_psns
     }
 
+    /// Most READ requests in flight.
+    pub(super) fn max_reads(&self) -> usize {
+        self.max_reads
+    }
+
     /// Whether anything that was begun is not completed.
     pub(super) fn has_begun(&self) -> bool {
         self.queue.front().is_some_and(|wqe| wqe.begun)

@@ -103,6 +103,11 @@ impl Retry {
         self.probe_due
     }
 
+    /// Whether there is an ACK timeout at all.
+    pub(super) fn has_timeout(&self) -> bool {
+        self.timeout.is_some()
+    }
+
     /// Whether the peer asked us to wait.
     #[inline]
     pub(super) fn rnr_waiting(&self) -> bool {

@@ -43,6 +43,14 @@ impl Timers {
         }
     }
 
+    /// When `slot` is woken.
+    pub(super) fn of(&self, slot: u32) -> Time {
+        match self.places[slot as usize] {
+            ABSENT => Time::NEVER,
+            place => self.heap[place as usize].0,
+        }
+    }
+
     /// Takes a slot whose deadline is not after `now`.
     pub(super) fn pop(&mut self, now: Time) -> Option<u32> {
         let &(at, slot) = self.heap.first()?;

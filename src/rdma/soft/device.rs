@@ -319,11 +319,7 @@ impl Verbs for Device {
         if let Some(gsi) = &mut self.gsi {
             work += usize::from(gsi.handle_timeout(now));
         }
-        let deadline = self.engine.deadline();
-        if deadline != Time::ZERO && deadline <= now {
-            self.engine.handle_timeout(now);
-            work += 1;
-        }
+        work += self.engine.handle_timeout(now);
         work += self.transmit(now);
         work + self.receive(now)
     }
