@@ -153,7 +153,7 @@ pub enum SubmitError {
     /// The queue holds as much as it can; try again after a poll found completions.
     Full,
     /// Offset, length or buffer lie outside the device or region, or are not multiples of the
-    /// block size: an error of the caller.
+    /// block size: an error of the caller, or the device has become smaller since it looked.
     Invalid,
 }
 

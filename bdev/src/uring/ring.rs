@@ -134,6 +134,13 @@ impl Ring {
         })
     }
 
+    /// The eventfd of the one ring of this thread.
+    #[cfg(test)]
+    pub(super) fn signal_of_this_thread() -> OwnedFd {
+        let ring = RINGS.with_borrow(|rings| rings.iter().find_map(Weak::upgrade)).expect("a ring");
+        ring.borrow().event.try_clone().expect("a descriptor")
+    }
+
     fn admit(&mut self, file: &Arc<File>, depth: usize) -> Option<u16> {
         let place =
             (0..TENANTS).find(|&place| self.tenants[place].is_none() && self.watching[place].is_none())?;

@@ -13,7 +13,7 @@ use reactors::slab::Key;
 use reactors::time::Time;
 
 use super::op::Next;
-use super::ring::{OPERATIONS, Ring};
+use super::ring::{OPERATIONS, Ring, Tenant};
 use super::segment::{self, Obstacle};
 use crate::io::{Completion, IoError, Op};
 
@@ -27,6 +27,12 @@ impl Ring {
     /// descriptor speaks from now until the next turn. A queue that has nothing in flight need
     /// not be polled, so it does not make the descriptor speak either.
     pub(super) fn may_sleep(&mut self, place: u16) -> bool {
+        // A signal that was on its way when it was switched off may have come since; unread, it
+        // would wake us for ever. One queue's asking is enough for all.
+        let asks = |tenant: &Option<Tenant>| tenant.as_ref().is_some_and(|tenant| !tenant.abandoned);
+        if !self.armed && self.tenants.iter().position(asks) == Some(usize::from(place)) {
+            self.silence();
+        }
         let tenant = self.tenant(place);
         let (pending, done) = (tenant.pending, tenant.done.len());
         done == 0 && (pending == 0 || (self.is_handed_over() && self.arm()))
@@ -59,9 +65,13 @@ impl Ring {
         if self.armed {
             self.armed = false;
             self.uring.completion().disable_eventfd();
-            // An error says that there was no signal.
-            let _ = rustix::io::read(&self.event, &mut [0; 8]);
+            self.silence();
         }
+    }
+
+    fn silence(&self) {
+        // An error says that there was no signal.
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }
 
     /// Hands over what waits and takes back what is done: one system call at most, and one more
