@@ -144,6 +144,11 @@ impl BlockOp {
         }
     }
 
+    /// Whether it changes the medium.
+    pub const fn is_write(&self) -> bool {
+        matches!(self, BlockOp::Write { .. })
+    }
+
     /// What it demands to be transferred.
     pub const fn demand(&self) -> Demand {
         match self {

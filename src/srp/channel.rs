@@ -384,4 +384,15 @@ impl Channel {
     pub fn expect_response(&mut self) {
         self.unanswered += 1;
     }
+
+    /// A CRED_REQ with all withheld credits goes out. Gives its delta.
+    pub fn give_withheld(&mut self) -> i32 {
+        self.expect_response();
+        self.credit.give()
+    }
+
+    /// CRED_REQs and AER_REQs that were not answered.
+    pub fn unanswered(&self) -> u32 {
+        self.unanswered
+    }
 }

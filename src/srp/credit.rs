@@ -75,6 +75,15 @@ impl TargetCredit {
     }
 }
 
+impl TargetCredit {
+    /// All withheld credits go back by a CRED_REQ. Gives its delta.
+    pub fn give(&mut self) -> i32 {
+        let delta = std::mem::take(&mut self.withheld);
+        self.left += delta;
+        delta as i32
+    }
+}
+
 /// The initiator's count of one channel: `req_lim` of ib_srp.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct InitiatorCredit {

@@ -63,6 +63,13 @@ pub struct ChannelParams {
     pub solicited_flags: u8,
 }
 
+impl ChannelParams {
+    /// Whether a CRED_REQ is to be a solicited event.
+    pub const fn credit_solicited(&self) -> bool {
+        self.solicited_flags & LoginReq::CREDIT_SOLICITED != 0
+    }
+}
+
 /// A login that is accepted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {

@@ -7,7 +7,7 @@ use reactors::time::Time;
 
 use super::fabric::Fabric;
 use super::shard::Shard;
-use super::task::{Ending, Phase};
+use super::task::{Ending, Phase, Source};
 use super::wr::Tag;
 use crate::scsi::Outcome;
 use crate::srp::task::{Owner, TaskEvent, TaskState};
@@ -27,9 +27,16 @@ impl<F: Fabric> Shard<F> {
             task.ending = ending;
         }
         if task.state.is_aborted() {
+            // What was to hear TASK ABORTED, and waits for room in the send queue, hears nothing.
+            if task.state == TaskState::Aborted && task.ending == Ending::Silent {
+                self.end_aborted(now, key);
+            }
             return;
         }
         self.counts.aborted += 1;
+        if task.state == TaskState::WaitMemory {
+            self.pool.forget(key);
+        }
         let unsignaled = task.has_unsignaled_writes();
         task.advance(TaskEvent::Abort);
         match task.state.owner() {
@@ -38,7 +45,9 @@ impl<F: Fabric> Shard<F> {
                 task.phase = Phase::Flush;
                 self.run(now, key);
             }
-            Owner::Device | Owner::Nobody => {}
+            // All its READs may be back, and it stands in its channel's line for the next one.
+            Owner::Device => self.device_released(now, key),
+            Owner::Nobody => {}
             Owner::Block => {
                 let reads = task.changed_range().is_none();
                 if let Some(lun) = task.lun.and_then(|lun| self.luns.get_mut(lun)) {
@@ -77,39 +86,57 @@ impl<F: Fabric> Shard<F> {
         }
     }
 
-    /// Detaches a task from its channel while the block device still has its memory. A write
-    /// leaves a fence around the blocks that it may still change.
+    /// Lets go of a task while the block device still has its memory: a write leaves a fence around
+    /// the blocks that it may still change.
+    ///
+    /// Its channel forgets it, unless its nexus is to hear TASK ABORTED: that answer waits for the
+    /// device, however long it takes.
     pub(super) fn orphan(&mut self, key: Key) {
-        self.detach(key);
         let Some(task) = self.tasks.get_mut(key) else { return };
-        self.counts.orphans += 1;
         if let (Some(range), None) = (task.changed_range(), task.fence)
             && let Some(lun) = task.lun.and_then(|lun| self.luns.get(lun))
         {
             task.fence = Some(lun.entry.fences.raise(range));
         }
-        // A read's information unit is not needed any more; a write's may be its data.
-        if task.fence.is_none()
-            && let Some(slot) = task.slot.take()
-        {
-            self.slots.put(slot);
+        if !task.attached || task.ending != Ending::Silent {
+            return;
+        }
+        self.counts.orphans += 1;
+        // Its information unit is not needed any more, unless its data lie there: then the slot
+        // stays, and with it the credit that stands for the slot.
+        let keeps_slot = task.transfer.source == Source::Slot && task.op.is_some_and(|op| op.is_write());
+        self.detach(key);
+        if !keeps_slot {
+            self.return_credit(key);
+            if let Some(slot) = self.tasks.get_mut(key).and_then(|task| task.slot.take()) {
+                self.slots.put(slot);
+            }
         }
     }
 
-    /// The channel counts the task no more; its tag is free, its credit goes back silently.
+    /// The channel counts the task no more; its tag is free.
     fn detach(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if !std::mem::take(&mut task.attached) {
             return;
         }
-        let (tagged, credited) = (std::mem::take(&mut task.tagged), std::mem::take(&mut task.credited));
+        let tagged = std::mem::take(&mut task.tagged);
         let Some(channel) = self.channels.get_mut(task.channel) else { return };
         channel.tasks -= 1;
         if tagged {
             channel.srp.end(task.tag);
         }
-        if credited {
+    }
+
+    /// A task that was not answered gives its credit back, with the next answer on its channel.
+    fn return_credit(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if std::mem::take(&mut task.credited)
+            && let Some(channel) = self.channels.get_mut(task.channel)
+        {
+            let channel_key = task.channel;
             channel.srp.end_silently();
+            self.credit_withheld(channel_key);
         }
     }
 
@@ -117,6 +144,7 @@ impl<F: Fabric> Shard<F> {
     pub(super) fn free(&mut self, key: Key) {
         let was_attached = self.tasks.get(key).is_some_and(|task| task.attached);
         self.detach(key);
+        self.return_credit(key);
         let Some(task) = self.tasks.remove(key) else { return };
         if let Some(piece) = task.transfer.piece {
             self.pool.put(piece);

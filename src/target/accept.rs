@@ -5,7 +5,8 @@
 //! A login is decided here, its channel is made on the shard that has the fewest, and the answer
 //! goes out when that shard has said which queue pair it is.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use reactors::time::Time;
@@ -35,6 +36,7 @@ struct Membership {
 }
 
 /// A login in progress.
+#[derive(Clone)]
 struct Login {
     request: ConnRequest,
     tag: Tag,
@@ -55,7 +57,14 @@ enum Seat {
     /// The same, but the connection has ended meanwhile.
     Abandoned(Box<Login>),
     /// A channel.
-    Seated { nexus: NexusId, channel: ChannelRef },
+    Seated {
+        /// Its nexus.
+        nexus: NexusId,
+        /// Where it lives.
+        channel: ChannelRef,
+        /// Our address.
+        local: IpAddr,
+    },
 }
 
 /// What was counted.
@@ -103,7 +112,7 @@ pub struct Acceptor {
     /// Channels of each shard, logins in progress included.
     channels: Vec<u32>,
     /// Connections whose peers are being told of the end by DREQ.
-    leaving: HashSet<ConnId>,
+    leaving: HashMap<ConnId, IpAddr>,
     /// No new logins: the target is stopping.
     closed: bool,
     /// What was counted.
@@ -118,7 +127,7 @@ impl Acceptor {
             seats: HashMap::new(),
             slots_left: vec![slots; shards],
             channels: vec![0; shards],
-            leaving: HashSet::new(),
+            leaving: HashMap::new(),
             closed: false,
             counts: AcceptCounts::default(),
         }
@@ -136,7 +145,20 @@ impl Acceptor {
 
     /// A channel ends from our side: its peer is being told.
     pub fn on_dying(&mut self, conn: ConnId) {
-        self.leaving.insert(conn);
+        if let Some(Seat::Seated { local, .. }) = self.seats.get(&conn) {
+            self.leaving.insert(conn, *local);
+        }
+    }
+
+    /// Whether a connection, be it a login, a channel or one on its way out, uses our `address`.
+    pub fn uses(&self, address: IpAddr) -> bool {
+        let seated = self.seats.values().any(|seat| match seat {
+            Seat::Waiting(login) | Seat::Admitting(login) | Seat::Abandoned(login) => {
+                login.request.path.local == address
+            }
+            Seat::Seated { local, .. } => *local == address,
+        });
+        seated || self.leaving.values().any(|local| *local == address)
     }
 
     /// What it holds.
@@ -267,6 +289,9 @@ impl Acceptor {
         desk: &mut Desk<'_, impl Connections>,
     ) {
         let id = NexusId { initiator: login.initiator, target: login.target };
+        if accepted.terminate_others {
+            self.give_up_logins(&id, desk);
+        }
         self.slots_left[shard] -= accepted.slots;
         self.channels[shard] += 1;
         let members = self.nexuses.entry(id).or_insert_with(|| {
@@ -280,6 +305,9 @@ impl Acceptor {
         let mut waits = 0;
         if accepted.terminate_others {
             members.next_index = 0;
+            for entry in &desk.snapshot.luns {
+                members.nexus.attention(entry.lun).raise(Condition::NexusLoss);
+            }
             for (_, channel) in &members.channels {
                 let end = Message::End { channel: channel.key, why: Why::Replaced, for_login: Some(conn) };
                 desk.peers.send(channel.shard, end);
@@ -293,6 +321,31 @@ impl Acceptor {
             self.seats.insert(conn, Seat::Waiting(login));
         } else {
             self.admit(conn, login, desk.peers);
+        }
+    }
+
+    /// Logins of a nexus that have not come to an end give way to a newer one, as its channels do.
+    fn give_up_logins(&mut self, id: &NexusId, desk: &mut Desk<'_, impl Connections>) {
+        let of_nexus = |seat: &Seat| match seat {
+            Seat::Waiting(login) | Seat::Admitting(login) => login.nexus == *id,
+            Seat::Abandoned(_) | Seat::Seated { .. } => false,
+        };
+        let older: Vec<ConnId> =
+            self.seats.iter().filter(|(_, seat)| of_nexus(seat)).map(|(conn, _)| *conn).collect();
+        for conn in older {
+            let (login, seat) = match self.seats.remove(&conn) {
+                Some(Seat::Waiting(login)) => {
+                    self.forget_login(&login);
+                    (login, None)
+                }
+                Some(Seat::Admitting(login)) => (login.clone(), Some(Seat::Abandoned(login))),
+                _ => continue,
+            };
+            tracing::info!(initiator = %id.initiator, "a login gives way to a newer one");
+            self.reject(conn, RejReason::NO_REASON, login.tag, desk);
+            if let Some(seat) = seat {
+                self.seats.insert(conn, seat);
+            }
         }
     }
 
@@ -362,7 +415,8 @@ impl Acceptor {
         };
         members.logins -= 1;
         members.channels.push((conn, admitted.channel));
-        self.seats.insert(conn, Seat::Seated { nexus: login.nexus, channel: admitted.channel });
+        let local = login.request.path.local;
+        self.seats.insert(conn, Seat::Seated { nexus: login.nexus, channel: admitted.channel, local });
         let reply = ConnReply {
             qpn: admitted.qpn,
             starting_psn: admitted.starting_psn,
@@ -395,14 +449,14 @@ impl Acceptor {
             Some(Seat::Admitting(login)) => {
                 self.seats.insert(conn, Seat::Abandoned(login));
             }
-            Some(Seat::Seated { nexus, channel }) => {
+            Some(Seat::Seated { nexus, channel, local }) => {
                 let why = match why {
                     ConnEnd::PeerDisconnected | ConnEnd::Disconnected => Why::PeerGone,
                     ConnEnd::Replaced => Why::Forgotten,
                     ConnEnd::Timeout | ConnEnd::Rejected { .. } => Why::NotEstablished,
                 };
                 peers.send(channel.shard, Message::End { channel: channel.key, why, for_login: None });
-                self.seats.insert(conn, Seat::Seated { nexus, channel });
+                self.seats.insert(conn, Seat::Seated { nexus, channel, local });
             }
             Some(abandoned @ Seat::Abandoned(_)) => {
                 self.seats.insert(conn, abandoned);

@@ -1,7 +1,7 @@
 //! What the control plane asks of a shard: configuration, listeners, queries, the end.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use super::drain::{Life, Why};
 use super::fabric::Fabric;
 use super::handle::{ChannelInfo, Command, Reply, ReplySlot, Request, SessionId, ShardStats};
 use super::limits::CHUNK_BYTES;
+use super::message::Message;
 use super::shard::{Shard, target_info};
 use super::snapshot::Snapshot;
 use crate::rdma::verbs::{ListenerId, Service};
@@ -29,6 +30,10 @@ struct Leaving {
 #[derive(Default)]
 pub(super) struct Admin {
     listeners: HashMap<SocketAddr, Vec<ListenerId>>,
+    /// Addresses whose port is open here.
+    ports: HashSet<IpAddr>,
+    /// On shard 0: addresses without a listener whose port closes on all shards with the last session.
+    closing: Vec<IpAddr>,
     /// Configurations that removed a logical unit and wait until its commands are done.
     applying: Vec<ReplySlot>,
     leaving: Option<Leaving>,
@@ -92,8 +97,12 @@ impl<F: Fabric> Shard<F> {
             return Reply::Refused(format!("{address} is served already"));
         }
         let first = !self.admin.listeners.keys().any(|other| other.ip() == address.ip());
-        if first && let Err(error) = self.fabric.open_port(address.ip()) {
-            return Reply::Refused(error.to_string());
+        self.admin.closing.retain(|closing| *closing != address.ip());
+        if !self.admin.ports.contains(&address.ip()) {
+            if let Err(error) = self.fabric.open_port(address.ip()) {
+                return Reply::Refused(error.to_string());
+            }
+            self.admin.ports.insert(address.ip());
         }
         let mut listeners = Vec::new();
         if self.acceptor.is_some() {
@@ -124,13 +133,34 @@ impl<F: Fabric> Shard<F> {
                 tracing::debug!(%address, %error, "a listener was gone already");
             }
         }
-        // Sessions that came by this address stay, so its port stays while there are any.
-        let in_use = self.admin.listeners.keys().any(|other| other.ip() == address.ip())
-            || self.channels.iter().any(|(_, channel)| channel.path.local == address.ip());
-        if !in_use {
-            self.fabric.close_port(address.ip());
+        // Sessions that came by this address stay, and need its port on their shard and on shard 0.
+        let in_use = self.admin.listeners.keys().any(|other| other.ip() == address.ip());
+        if self.acceptor.is_some() && !in_use && !self.admin.closing.contains(&address.ip()) {
+            self.admin.closing.push(address.ip());
+            self.wake_slow_lane();
         }
         Reply::Done
+    }
+
+    /// Closes ports on all shards that nothing uses any more.
+    fn close_ports(&mut self) {
+        let Some(acceptor) = &self.acceptor else { return };
+        let peers = &mut self.peers;
+        self.admin.closing.retain(|&address| {
+            let in_use = acceptor.uses(address);
+            if !in_use {
+                (0..peers.shards()).for_each(|shard| peers.send(shard, Message::ClosePort(address)));
+            }
+            in_use
+        });
+    }
+
+    /// Shard 0 says that nothing uses this address any more.
+    pub(super) fn close_port(&mut self, address: IpAddr) {
+        let served = self.admin.listeners.keys().any(|listener| listener.ip() == address);
+        if !served && self.admin.ports.remove(&address) {
+            self.fabric.close_port(address);
+        }
     }
 
     fn disconnect(&mut self, now: Time, session: SessionId) -> usize {
@@ -156,6 +186,7 @@ impl<F: Fabric> Shard<F> {
 
     /// Answers what has become true meanwhile.
     pub(super) fn step_admin(&mut self, now: Time) {
+        self.close_ports();
         if !self.luns.has_retired() {
             for reply in self.admin.applying.drain(..) {
                 reply.send(Reply::Done);
@@ -223,6 +254,8 @@ impl<F: Fabric> Shard<F> {
             ("silent_peers", c.silent_peers),
             ("memory_waits", c.memory_waits),
             ("window_waits", c.window_waits),
+            ("credit_requests", c.credit_requests),
+            ("slots_rescued", c.slots_rescued),
             ("memory_free_bytes", self.pool.free_bytes() as u64),
             ("memory_bytes", self.pool.capacity_bytes() as u64),
             ("recv_total", slots.total.into()),

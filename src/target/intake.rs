@@ -12,7 +12,7 @@ use super::slots::Slots;
 use super::task::{Phase, Source, Task, TaskSeed, Transfer};
 use crate::rdma::verbs::{Wc, WcStatus};
 use crate::scsi::{self, Call, Condition, Demand, Outcome, Plan, Unit};
-use crate::srp::channel::{Command, Inbound};
+use crate::srp::channel::{ChannelEvent, Command, Inbound};
 use crate::srp::descriptors::BufferRef;
 use crate::srp::{Direction, SenseCode};
 use crate::wire::scsi::lun::LunField;
@@ -56,6 +56,9 @@ impl<F: Fabric> Shard<F> {
         let Some(channel) = self.channels.get_mut(key).filter(|channel| channel.life.takes_ius()) else {
             return;
         };
+        if let Err(illegal) = channel.srp.apply(ChannelEvent::Established) {
+            tracing::error!(%illegal, "an SRP channel was moved against its table");
+        }
         if channel.advance(LifeEvent::Established) {
             tracing::info!(
                 shard = self.index,
@@ -222,9 +225,12 @@ impl<F: Fabric> Shard<F> {
             task.parameters = Some(self.scratch[..outcome.data_len].into());
         }
         let align = task.lun.and_then(|lun| self.luns.get(lun)).map_or(1, |lun| lun.buffer_align_bytes);
+        // With few slots left, immediate data are copied so that their slot can be posted again: a
+        // stalled device holds arena memory then, not what others receive into.
+        let plenty = self.slots.counts().posted >= self.snapshot.limits.recv_low;
         task.transfer = transfer(total, &task.buffer, block_bytes, |offset| {
             let at = task.slot.map_or(0, Slots::offset) + offset;
-            at.is_multiple_of(align)
+            plenty && at.is_multiple_of(align)
         });
         task.phase = Phase::Memory;
         Ok(())

@@ -4,6 +4,7 @@
 //! its queue pair and everything of its commands. So a login goes from shard 0 to the channel's
 //! shard and back, and an end goes either way.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use reactors::ring::{Outbox, Sender};
@@ -126,6 +127,8 @@ pub enum Message {
         /// Where to answer.
         from: TmfRef,
     },
+    /// To every shard: nothing uses this address any more.
+    ClosePort(IpAddr),
     /// To the shard that asked: all those tasks have ended here, or they did not in time.
     TasksEnded {
         /// Who asked.

@@ -18,6 +18,7 @@ pub mod access;
 mod admin;
 pub mod audit;
 pub mod channel;
+mod credits;
 pub mod drain;
 pub mod fabric;
 pub mod fence;

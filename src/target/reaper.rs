@@ -20,9 +20,11 @@ use crate::srp::channel::ChannelEvent;
 use crate::srp::task::{Owner, TaskEvent};
 use crate::wire::num::{Psn, Qpn};
 
-/// Most work requests of a queue pair: a response for each credit and as many WRITEs again; what
-/// does not fit waits in the channel's line.
-const SEND_QUEUE: u32 = 256;
+/// Work requests of a queue pair: a response for each credit and three times as many WRITEs; what
+/// does not fit waits in the channel's line. The completion queue is sized by it.
+fn send_queue(credits: u32) -> u32 {
+    (4 * credits).clamp(16, 256)
+}
 /// RNR NAK timer that we name: receives are always posted, so that it hardly matters (0.64 ms).
 const MIN_RNR_TIMER: u8 = 12;
 /// Longest local ACK timeout that we use, as a code (134 ms): initiators ask for up to 2 s, and a
@@ -48,7 +50,7 @@ impl<F: Fabric> Shard<F> {
             send_cq: self.cq,
             recv_cq: self.cq,
             srq: Some(self.srq),
-            max_send_wr: SEND_QUEUE.min(self.fabric.caps().max_send_wr),
+            max_send_wr: send_queue(admission.params.credits).min(self.fabric.caps().max_send_wr),
             max_recv_wr: 0,
             remote_access: false,
         };

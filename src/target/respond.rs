@@ -21,23 +21,32 @@ pub(super) struct Responses {
     region: Region,
     lkey: LKey,
     due: Vec<Key>,
+    /// Some of them were not tried yet.
+    fresh: bool,
 }
 
 impl Responses {
     /// Buffers for `tasks` tasks in `region`.
     pub(super) fn new(region: Region, lkey: LKey, tasks: usize) -> Self {
         assert!(tasks * RSP_STRIDE_BYTES <= region.len_bytes(), "a response buffer for each task");
-        Responses { region, lkey, due: Vec::with_capacity(tasks) }
+        Responses { region, lkey, due: Vec::with_capacity(tasks), fresh: false }
     }
 
     /// Puts a task's response into the next batch.
     pub(super) fn push(&mut self, task: Key) {
         self.due.push(task);
+        self.fresh = true;
     }
 
     /// Whether none is due.
     pub(super) fn is_empty(&self) -> bool {
         self.due.is_empty()
+    }
+
+    /// Whether some are due that were not tried yet. Those that were wait for room in a send queue,
+    /// and completions announce that.
+    pub(super) fn are_fresh(&self) -> bool {
+        self.fresh
     }
 
     fn build(&self, task: Key, emit: impl FnOnce(&mut [u8]) -> Built) -> (Sge, bool) {
@@ -59,6 +68,7 @@ impl<F: Fabric> Shard<F> {
             return 0;
         }
         let mut due = std::mem::take(&mut self.responses.due);
+        self.responses.fresh = false;
         let before = due.len();
         due.retain(|&key| !self.post_response(now, key));
         let posted = before - due.len();

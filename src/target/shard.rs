@@ -25,6 +25,7 @@ use reactors::time::Time;
 use super::accept::{Acceptor, Desk};
 use super::admin::Admin;
 use super::channel::Channel;
+use super::credits::CreditRequests;
 use super::drain::Why;
 use super::fabric::Fabric;
 use super::luns::{Luns, MAX_LUNS};
@@ -105,6 +106,10 @@ pub struct Counts {
     pub memory_waits: u64,
     /// Tasks that had to wait for the READ window or the send queue.
     pub window_waits: u64,
+    /// CRED_REQs sent.
+    pub credit_requests: u64,
+    /// Immediate data copied out of their slot: not aligned for the device, or few slots were posted.
+    pub slots_rescued: u64,
 }
 
 /// What a shard is made from.
@@ -150,6 +155,7 @@ pub struct Shard<F: Fabric> {
     pub(super) slots: Slots,
     pub(super) pool: Pool,
     pub(super) responses: Responses,
+    pub(super) credit_requests: CreditRequests,
     pub(super) tasks: Slab<Task>,
     pub(super) channels: Slab<Channel>,
     pub(super) by_qpn: HashMap<Qpn, Key, BuildHasherDefault<QpnHasher>>,
@@ -190,9 +196,11 @@ impl<F: Fabric> Shard<F> {
         let (slot_region, slot_lkey) = local(limits.recv_region_bytes())?;
         let (pool_region, pool_lkey) = local(limits.data_bytes)?;
         let (rsp_region, rsp_lkey) = local(limits.rsp_region_bytes())?;
+        let (credit_region, credit_lkey) = local(CreditRequests::bytes(limits.max_channels as usize))?;
         let caps = fabric.caps();
-        // Every task has a response and may have a chunk's WRITEs and READs in flight.
-        let cq = fabric.create_cq(caps.max_cqe.min(4 * limits.tasks + 4 * limits.max_channels))?;
+        // Every slot may have a receive completion, and every channel may flush all of its send
+        // queue at a time: for the smallest channel 16 entries and three slots.
+        let cq = fabric.create_cq(caps.max_cqe.min(8 * limits.recv_slots))?;
         let srq = fabric.create_srq(pd, limits.recv_slots)?;
         let tasks = limits.tasks as usize;
         let mut shard = Shard {
@@ -204,6 +212,7 @@ impl<F: Fabric> Shard<F> {
             slots: Slots::new(slot_region, slot_lkey, srq, limits.recv_slots),
             pool: Pool::new(pool_region, pool_lkey, tasks),
             responses: Responses::new(rsp_region, rsp_lkey, tasks),
+            credit_requests: CreditRequests::new(credit_region, credit_lkey),
             tasks: Slab::new(tasks),
             channels: Slab::new(limits.max_channels as usize),
             by_qpn: HashMap::default(),
@@ -319,6 +328,7 @@ impl<F: Fabric> Shard<F> {
                 self.on_end_tasks(now, lun, &nexus, scope, from);
             }
             Message::TasksEnded { to, complete } => self.on_tasks_ended(to, complete),
+            Message::ClosePort(address) => self.close_port(address),
             for_shard_0 => self.on_registry_message(now, for_shard_0),
         }
     }
@@ -341,10 +351,8 @@ impl<F: Fabric> Shard<F> {
                 Ok(())
             }
             Message::DataFirst { conn } => net.established(now, conn),
-            Message::Dying { conn } => {
-                acceptor.on_dying(conn);
-                net.disconnect(now, conn)
-            }
+            // Who is gone already needs not be told, and no end of the connection follows.
+            Message::Dying { conn } => net.disconnect(now, conn).inspect(|()| acceptor.on_dying(conn)),
             Message::Gone { conn, channel, slots } => {
                 acceptor.on_gone(conn, channel, slots);
                 Ok(())
@@ -419,6 +427,7 @@ impl<F: Fabric> Shard<F> {
         self.step_drains(now);
         self.step_endings(now);
         self.probe_channels(now);
+        self.return_credits(now);
         self.step_admin(now);
         self.luns.sweep();
         let busy = !self.draining.is_empty()
@@ -436,7 +445,7 @@ impl<F: Fabric> Shard<F> {
 
     /// Whether something waits that no descriptor announces.
     fn retries(&self) -> bool {
-        self.peers.has_backlog() || !self.responses.is_empty() || self.slots.has_idle()
+        self.peers.has_backlog() || self.responses.are_fresh() || self.slots.has_idle()
     }
 }
 

@@ -31,6 +31,10 @@ impl<F: Fabric> Shard<F> {
                     .region()
                     .copy_to(from, self.pool.region(), to, len)
                     .expect("immediate data lie in their slot and fit a chunk");
+                // Nothing else of the information unit is needed.
+                task.slot = None;
+                self.slots.put(slot);
+                self.counts.slots_rescued += 1;
             }
             task.phase = Phase::Block;
             return Step::On;
@@ -215,6 +219,10 @@ impl<F: Fabric> Shard<F> {
     /// has one.
     pub(super) fn flush_writes(&mut self, now: Time, key: Key) -> Step {
         let Some(task) = self.tasks.get_mut(key) else { return Step::Wait };
+        // It may have stood in its channel's line already, and comes again when its turn comes.
+        if task.transfer.signal_in_flight {
+            return Step::Wait;
+        }
         let Some(channel) = self.channels.get_mut(task.channel) else { return Step::Wait };
         let wr = SendWr {
             wr_id: Tag::ChunkSent.bits(key),
