@@ -37,3 +37,6 @@ pub use device::{Device, DeviceConfig};
 pub use fault::Fault;
 pub use port::{PortConfig, PortError, PortSocket, ROCE_PORT, Segmenting, open_port, path_mtu};
 pub use steer::{ShardLinks, link_shards, shard_bits};
+
+#[cfg(test)]
+mod tests;

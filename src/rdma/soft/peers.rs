@@ -38,110 +38,104 @@ impl Peer {
             remote: key.remote,
             to: Address::new(key.remote, ROCE_PORT, key.scope_id),
             prefixes,
-            health: TrainHealth::default(),
+            health: TrainHealth::Doubtful(0),
             complained: false,
         })
     }
 }
 
-/// Packets behind the first of a train that make a window.
-const WINDOW_PACKETS: u32 = 64;
-
 /// Whether trains reach a peer.
 ///
 /// An adapter that cuts trains in hardware may number the IPv4 identifications in its own way.
 /// Then the ICRC of every packet but the first of a train is wrong for the peer, which drops it
-/// silently, and all of them are sent again. Losses of other kinds hit first packets too.
-#[derive(Copy, Clone, Debug, Default)]
-pub(super) struct TrainHealth {
-    stopped: bool,
-    /// In this window: packets that left behind the first of a train, those of them that had to
-    /// be sent again, and first ones at which sending again began.
-    behind_sent: u32,
-    behind_lost: u32,
-    first_lost: u32,
+/// silently: each of them has to be sent again. One that need not shows that trains arrive.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum TrainHealth {
+    /// So many packets behind the first of a train had to be sent again, and all had to.
+    Doubtful(u32),
+    /// One arrived.
+    Proven,
+    /// None arrived, or the kernel refused a train.
+    Stopped,
 }
+
+/// So many packets without a proof are enough: over several times what can be on the way, so that
+/// plain loss, after which a requester sends everything again, is not mistaken for this.
+const ENOUGH: u32 = 512;
 
 impl TrainHealth {
-    /// Whether trains are of use.
-    pub(super) fn is_good(&self) -> bool {
-        !self.stopped
+    /// Whether trains are worth a try.
+    pub(super) fn is_good(self) -> bool {
+        self != TrainHealth::Stopped
     }
 
-    /// Trains failed for a reason that the kernel told.
-    pub(super) fn stop(&mut self) {
-        self.stopped = true;
-    }
-
-    /// A packet leaves at `place` of its train.
-    fn sent(&mut self, place: u8) {
-        self.behind_sent += u32::from(place > 0);
-    }
-
-    /// A packet that left at `place` has to be sent again; `begins` if what was sent before it
-    /// arrived. True if this is what shows that trains are of no use.
-    fn lost(&mut self, place: u8, begins: bool) -> bool {
-        match place {
-            0 => self.first_lost += u32::from(begins),
-            _ => self.behind_lost += 1,
+    /// A packet behind the first of a train came to its end. True if it is the last straw.
+    fn ended(&mut self, sent_again: bool) -> bool {
+        if let TrainHealth::Doubtful(lost) = self {
+            *self = match sent_again {
+                false => TrainHealth::Proven,
+                true if *lost + 1 < ENOUGH => TrainHealth::Doubtful(*lost + 1),
+                true => TrainHealth::Stopped,
+            };
+            return *self == TrainHealth::Stopped;
         }
-        if self.behind_sent < WINDOW_PACKETS || self.stopped {
-            return false;
-        }
-        // All of them, but for those whose acknowledgement is on the way.
-        let verdict = self.first_lost == 0 && self.behind_lost * 10 >= self.behind_sent * 9;
-        *self = TrainHealth { stopped: verdict, ..TrainHealth::default() };
-        verdict
+        false
     }
 }
 
-/// Entries of [`Places`]: more than all windows of some busy queue pairs.
-const PLACES: usize = 4096;
+/// Queue pairs that are watched at a time.
+const ROWS: usize = 32;
+/// PSNs of a queue pair that are remembered. More than a requester has on the way: when the next
+/// lap comes to an entry, its packet has been acknowledged.
+const LAP: usize = 256;
+/// In an entry: the packet was sent again. The rest is one more than its place in its train, or 0.
+const AGAIN: u8 = 0x80;
 
-#[derive(Copy, Clone, PartialEq, Eq)]
-struct Place {
-    qpn: u32,
-    psn: u32,
-    place: u8,
+#[derive(Clone)]
+struct Row {
+    qpn: Qpn,
+    places: [u8; LAP],
 }
 
-const NOWHERE: Place = Place { qpn: u32::MAX, psn: u32::MAX, place: 0 };
-
-/// At which place of their trains the newest packets left. Old entries are overwritten: what is
-/// not found counts for nothing.
+/// At which place of their trains the newest packets to doubtful peers left.
 pub(super) struct Places {
-    entries: Box<[Place]>,
-    /// The last packet that was sent again: a run of these begins with what was lost.
-    last_again: (u32, u32),
+    rows: Box<[Row]>,
 }
 
 impl Places {
     pub(super) fn new() -> Places {
-        Places { entries: vec![NOWHERE; PLACES].into_boxed_slice(), last_again: (u32::MAX, u32::MAX) }
+        Places { rows: vec![Row { qpn: Qpn::new(0), places: [0; LAP] }; ROWS].into_boxed_slice() }
     }
 
-    fn index(qpn: u32, psn: u32) -> usize {
-        (qpn.wrapping_mul(0x9e37_79b1) >> 12).wrapping_add(psn) as usize % PLACES
+    fn entry(&mut self, qpn: Qpn, psn: Psn) -> &mut u8 {
+        let row = &mut self.rows[(qpn.get().wrapping_mul(0x9e37_79b1) >> 27) as usize % ROWS];
+        if row.qpn != qpn {
+            *row = Row { qpn, places: [0; LAP] };
+        }
+        &mut row.places[psn.get() as usize % LAP]
     }
 
-    /// A packet leaves for the first time.
-    pub(super) fn sent(&mut self, health: &mut TrainHealth, qpn: Qpn, psn: Psn, place: usize) {
-        let (qpn, psn, place) = (qpn.get(), psn.get(), place as u8);
-        self.entries[Self::index(qpn, psn)] = Place { qpn, psn, place };
-        health.sent(place);
-    }
-
-    /// A packet leaves again; true if this shows that trains to its peer are of no use.
-    pub(super) fn again(&mut self, health: &mut TrainHealth, qpn: Qpn, psn: Psn) -> bool {
-        let begins = self.last_again != (qpn.get(), psn.minus(1).get());
-        self.last_again = (qpn.get(), psn.get());
-        let entry = &mut self.entries[Self::index(qpn.get(), psn.get())];
-        if (entry.qpn, entry.psn) != (qpn.get(), psn.get()) {
+    /// A packet leaves, for the first time or again. True if it became clear that trains to its
+    /// peer are of no use.
+    #[inline]
+    pub(super) fn note(
+        &mut self,
+        health: &mut TrainHealth,
+        (qpn, psn): (Qpn, Psn),
+        place: usize,
+        again: bool,
+    ) -> bool {
+        if !matches!(health, TrainHealth::Doubtful(_)) {
             return false;
         }
-        // Each packet counts once.
-        let place = std::mem::replace(entry, NOWHERE).place;
-        health.lost(place, begins)
+        let entry = self.entry(qpn, psn);
+        if again {
+            *entry |= AGAIN;
+            return false;
+        }
+        let before = std::mem::replace(entry, place as u8 + 1);
+        let was_behind = before & !AGAIN > 1;
+        was_behind && health.ended(before & AGAIN != 0)
     }
 }
 
@@ -149,37 +143,39 @@ impl Places {
 mod tests {
     use super::*;
 
-    const QPN: Qpn = Qpn::new(0x77_1234);
-
-    /// Sends trains of 8; `arrives` says which of their packets do. Sending again goes back to
-    /// the first that did not. Gives the packets sent when trains were stopped.
-    fn run(mut arrives: impl FnMut(u32, usize) -> bool) -> Option<u32> {
-        let (mut places, mut health) = (Places::new(), TrainHealth::default());
-        for train in 0..500 {
-            for place in 0..8 {
-                places.sent(&mut health, QPN, Psn::new(train * 8 + place), place as usize);
-            }
-            let Some(lost) = (0..8).find(|&place| !arrives(train, place as usize)) else { continue };
-            for place in lost..8 {
-                if places.again(&mut health, QPN, Psn::new(train * 8 + place)) {
-                    return Some(train * 8);
+    /// Sends flights of 8 trains of 8 to some queue pairs; `arrives` says which packets do. What
+    /// comes after the first that does not is sent again.
+    fn run(qps: u32, mut arrives: impl FnMut(usize) -> bool) -> TrainHealth {
+        let (mut places, mut health) = (Places::new(), TrainHealth::Doubtful(0));
+        for flight in 0..400 {
+            for qp in 0..qps {
+                let number = |n: u32| (Qpn::new(0x77_1234 + qp * 2), Psn::new(0xff_ff00 + flight * 64 + n));
+                for n in 0..64 {
+                    places.note(&mut health, number(n), n as usize % 8, false);
+                }
+                let lost = (0..64).find(|&n| !arrives(n as usize % 8)).unwrap_or(64);
+                for n in lost..64 {
+                    places.note(&mut health, number(n), 0, true);
                 }
             }
         }
-        None
+        health
     }
 
     #[test]
-    fn wrong_numbering_is_found_within_two_windows() {
-        assert!(run(|_, place| place == 0).is_some_and(|sent| sent <= 128));
+    fn wrong_numbering_is_found_out() {
+        assert_eq!(run(1, |place| place == 0), TrainHealth::Stopped);
+        assert_eq!(run(20, |place| place == 0), TrainHealth::Stopped);
     }
 
     #[test]
     fn plain_loss_is_not_mistaken_for_it() {
-        for loss in [0.0, 0.01, 0.05, 0.2, 0.5] {
-            let mut rng = fastrand::Rng::with_seed(9);
-            assert_eq!(run(|_, _| rng.f64() >= loss), None, "at a loss of {loss}");
+        for loss in [0.0, 0.01, 0.05, 0.2] {
+            for seed in 0..20 {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                let health = run(1 + seed as u32 % 4, |_| rng.f64() >= loss);
+                assert_eq!(health, TrainHealth::Proven, "at a loss of {loss}");
+            }
         }
-        assert_eq!(run(|_, _| false), None, "a dead peer");
     }
 }

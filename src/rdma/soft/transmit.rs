@@ -13,13 +13,13 @@ use super::bounded::Bounded;
 use super::counters::Counters;
 use super::fault::{HOLD, Injector, Verdict, flip};
 use super::looped::Looped;
-use super::peers::{Peer, PeerKey, Places};
+use super::peers::{Peer, PeerKey, Places, TrainHealth};
 use super::port::{PortSocket, SENDERS};
 use super::steer::shard_of;
 use super::train::Train;
 use crate::rdma::engine::{Outgoing, Sink};
 use crate::rdma::verbs::Path;
-use crate::wire::bth::Bth;
+use crate::wire::bth::{Bth, Opcode};
 use crate::wire::icrc::ICRC_LEN;
 use crate::wire::num::Qpn;
 
@@ -222,17 +222,15 @@ impl<'a> Transmitter<'a> {
         let prefix = &peer.prefixes[way.sender];
         self.out.train.append(prefix, out);
         if prefix.is_v4()
-            && let Ok((_, _, psn)) = Bth::peek(out.header)
+            && let Ok((opcode, qpn, psn)) = Bth::peek(out.header)
+            && Opcode::from_wire(opcode).is_some_and(Opcode::is_rc_request)
+            && self.out.places.note(&mut peer.health, (qpn, psn), place, out.retransmission)
         {
-            if !out.retransmission {
-                self.out.places.sent(&mut peer.health, out.dest_qpn, psn, place);
-            } else if self.out.places.again(&mut peer.health, out.dest_qpn, psn) {
-                self.counters.segmenting_stopped += 1;
-                tracing::warn!(
-                    peer = %peer.remote,
-                    "only the first packets of segmented sends arrive there; packets go singly from now on"
-                );
-            }
+            self.counters.segmenting_stopped += 1;
+            tracing::warn!(
+                peer = %peer.remote,
+                "only the first packets of segmented sends arrive there; packets go singly from now on"
+            );
         }
         if out.retransmission {
             self.leave();
@@ -296,7 +294,9 @@ impl<'a> Transmitter<'a> {
         }
         let key = PeerKey { port: slot as u32, remote: path.remote, scope_id: path.scope_id };
         let peer = self.out.peers.number_of(key, || Peer::new(port.address, port.source_ports(), &key))?;
-        Some(Way { slot, peer, sender: dest_qpn.get() as usize % SENDERS })
+        // By the shard of the peer, where the GSI is at home on the first.
+        let sender = if dest_qpn == Qpn::GSI { 0 } else { dest_qpn.get() as usize % SENDERS };
+        Some(Way { slot, peer, sender })
     }
 
     /// Sends off the open train.
@@ -322,7 +322,7 @@ impl<'a> Transmitter<'a> {
             Err(error) => {
                 self.counters.send_errors += packets;
                 if packets > 1 {
-                    peer.health.stop();
+                    peer.health = TrainHealth::Stopped;
                 }
                 if !std::mem::replace(&mut peer.complained, true) {
                     tracing::warn!(peer = %peer.remote, packets, %error, "the kernel does not send to it");
