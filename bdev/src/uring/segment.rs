@@ -87,7 +87,7 @@ fn place(op: &mut Pending, file: &File, buffers: &mut Buffers) -> Result<Place, 
 }
 
 /// Asks for the size of the file behind `fd`, which is told at `answer`: room for a
-/// [`libc::statx`].
+/// `struct statx`.
 pub(super) fn watch(fd: Fd, answer: Place) -> Entry {
     let answer = answer.address.as_ptr().cast::<types::statx>();
     opcode::Statx::new(fd, c"".as_ptr(), answer).flags(libc::AT_EMPTY_PATH).mask(libc::STATX_SIZE).build()
