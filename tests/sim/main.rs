@@ -4,3 +4,5 @@
 mod rig;
 
 mod first;
+mod login;
+mod transfer;
