@@ -91,6 +91,7 @@ const UNSAFE: &[&str] = &[
     "src/rdma/soft/",
     // An allocator that counts is an `unsafe impl`.
     "tests/alloc.rs",
+    "tests/engine_alloc.rs",
     "bdev/tests/alloc.rs",
 ];
 

@@ -4,6 +4,7 @@
 #[path = "../engine_support/mod.rs"]
 mod support;
 
+mod churn;
 mod error_state;
 mod peers;
 mod queues;

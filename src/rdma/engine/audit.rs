@@ -78,6 +78,14 @@ impl Qp {
             req.next,
             req.high
         );
+        let ahead = req.acked.distance_from(req.una);
+        let at_read = req.queue.front().is_some_and(|front| front.begun && front.is_read());
+        must!(
+            ahead == 0 || 0 < ahead && ahead <= used && at_read,
+            "acked {:?}, una {:?}",
+            req.acked,
+            req.una
+        );
         must!(req.cursor <= req.queue.len(), "cursor {} of {}", req.cursor, req.queue.len());
         let mut expected = req.queue.front().filter(|front| front.begun).map_or(req.una, |front| front.first);
         must!(!req.una.is_before(expected), "una lies before the first request");

@@ -98,6 +98,9 @@ impl Qp {
     /// All before `to` is acknowledged. `false` if READ responses before it are missing: an
     /// acknowledgement may not leap over them (IBTA vol. 1, 9.7.5.1.6).
     fn advance(&mut self, sh: &mut Shared, now: Time, to: Psn) -> bool {
+        if self.req.acked.is_before(to) {
+            self.req.acked = to;
+        }
         let start = self.req.una;
         let mut reached = true;
         while self.req.una != to {
@@ -180,8 +183,13 @@ impl Qp {
             sh.read_budget.give_back(read.bytes);
             self.req.asked.pop_front();
         }
+        if self.req.acked.is_before(self.req.una) {
+            self.req.acked = self.req.una;
+        }
         if done {
             self.complete_front(sh, now);
+            // What was acknowledged behind it is done now, too.
+            self.advance(sh, now, self.req.acked);
         }
         self.req.read_window.acknowledged(1);
         self.catch_up(sh);

@@ -65,6 +65,9 @@ pub(super) struct Requester {
     pub(super) cursor: usize,
     /// Oldest unacknowledged PSN.
     pub(super) una: Psn,
+    /// All SENDs and WRITEs before this are acknowledged; `una` stays behind it where READ data is
+    /// missing.
+    pub(super) acked: Psn,
     /// Next PSN to send; between `una` and `high`.
     pub(super) next: Psn,
     /// One after the highest PSN ever used.
@@ -90,6 +93,7 @@ impl Requester {
             depth: depth as usize,
             cursor: 0,
             una: Psn::default(),
+            acked: Psn::default(),
             next: Psn::default(),
             high: Psn::default(),
             read_psns: 0,
@@ -105,6 +109,7 @@ impl Requester {
     /// RTR to RTS.
     pub(super) fn start(&mut self, sh: &Shared, attr: &RtsAttr, mtu_bytes: u32) {
         self.una = attr.sq_psn;
+        self.acked = attr.sq_psn;
         self.next = attr.sq_psn;
         self.high = attr.sq_psn;
         self.max_reads = usize::from(attr.max_rd_atomic);
@@ -129,6 +134,24 @@ impl Requester {
     pub(super) fn silence(&mut self) {
         self.window.silence();
         self.read_window.silence();
+    }
+
+    /// Sending again, it steps over SENDs and WRITEs that the peer has acknowledged although READ
+    /// data before them is missing.
+    pub(super) fn skip_acknowledged(&mut self) {
+        while let Some(wqe) = self.queue.get(self.cursor)
+            && wqe.begun
+            && !wqe.is_read()
+            && self.next.is_before(self.acked)
+        {
+            let end = wqe.end();
+            if self.acked.is_before(end) {
+                self.next = self.acked;
+                break;
+            }
+            self.next = end;
+            self.cursor += 1;
+        }
     }
 
     /// SEND and WRITE packets in flight.
@@ -399,6 +422,7 @@ impl Qp {
         req.asked.push_back(AskedRead { end: req.next, bytes: len });
         if end == wqe.packets {
             req.cursor += 1;
+            req.skip_acknowledged();
         }
         self.sent_request(sh, now, (!retransmission).then_some(bth.psn));
         true

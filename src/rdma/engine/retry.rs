@@ -44,8 +44,8 @@ pub(super) struct Retry {
     rnr_until: Time,
     /// A packet whose round trip is being measured, and when it left.
     timed: Option<(Psn, Time)>,
-    /// Smoothed round trip.
-    round_trip: Duration,
+    /// Smoothed round trip, once one was measured.
+    round_trip: Option<Duration>,
     /// READ responses were missing at this PSN, and it was asked for again.
     pub(super) read_gap: Option<Psn>,
 }
@@ -66,7 +66,7 @@ impl Retry {
             probed: None,
             rnr_until: Time::NEVER,
             timed: None,
-            round_trip: Duration::ZERO,
+            round_trip: None,
             read_gap: None,
         }
     }
@@ -133,8 +133,8 @@ impl Retry {
     fn early_delay(&self, least: Duration) -> Duration {
         let delay = match self.round_trip {
             // Not measured yet: be patient.
-            Duration::ZERO => least * 8,
-            round_trip => (round_trip * 4).max(least),
+            None => least * 8,
+            Some(round_trip) => (round_trip * 4).max(least),
         };
         delay.saturating_mul(1 << self.early_tries.min(16))
     }
@@ -178,8 +178,7 @@ impl Qp {
         {
             retry.timed = None;
             let sample = now.since(left);
-            retry.round_trip =
-                if retry.round_trip == Duration::ZERO { sample } else { (retry.round_trip * 7 + sample) / 8 };
+            retry.round_trip = Some(retry.round_trip.map_or(sample, |smooth| (smooth * 7 + sample) / 8));
         }
         retry.ack_deadline = Time::NEVER;
         retry.early_deadline = Time::NEVER;
