@@ -76,3 +76,22 @@ pub struct CmStats {
     /// Messages that were dropped because nobody took them for sending.
     pub transmit_overrun: u64,
 }
+
+impl CmStats {
+    /// All of them, by name.
+    pub fn named(&self) -> [(&'static str, u64); 11] {
+        [
+            ("cm_received", self.received),
+            ("cm_malformed", self.malformed),
+            ("cm_wrong_peer", self.wrong_peer),
+            ("cm_unexpected", self.unexpected),
+            ("cm_duplicate_requests", self.duplicate_requests),
+            ("cm_refused", self.refused),
+            ("cm_overrun", self.overrun),
+            ("cm_evicted", self.evicted),
+            ("cm_replaced", self.replaced),
+            ("cm_resent", self.resent),
+            ("cm_transmit_overrun", self.transmit_overrun),
+        ]
+    }
+}

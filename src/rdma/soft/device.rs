@@ -165,19 +165,11 @@ impl Device {
     /// What all floors of this device counted, by name.
     pub fn named_counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.counters.named();
-        let engine = self.engine.counters();
-        all.extend([
-            ("packets_in", engine.packets_in),
-            ("packets_out", engine.packets_out),
-            ("retransmissions", engine.retransmissions),
-            ("dropped_malformed", engine.dropped_malformed),
-            ("dropped_unknown_qpn", engine.dropped_unknown_qpn),
-            ("dropped_wrong_peer", engine.dropped_wrong_peer),
-            ("completions_lost", engine.completions_lost),
-        ]);
+        all.extend(self.engine.counters().named());
         if let Some(gsi) = &self.gsi {
             all.push(("connections", gsi.cm.len() as u64));
             all.push(("half_open", gsi.cm.half_open() as u64));
+            all.extend(gsi.cm.stats().named());
         }
         all
     }
