@@ -35,8 +35,6 @@ impl<T> Mailbox<T> {
     ///
     /// # Panics
     /// If `capacity` is zero.
-    // A pair of ends has no single `Self`, as with the channels of the standard library.
-    #[expect(clippy::new_ret_no_self)]
     pub fn new(capacity: usize, waker: &Waker) -> (Sender<T>, Mailbox<T>) {
         let ring = Arc::new(ArrayQueue::new(capacity));
         (Sender { ring: Arc::clone(&ring), waker: waker.clone() }, Mailbox { ring })

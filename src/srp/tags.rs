@@ -38,6 +38,11 @@ impl TagTable {
         TagTable { entries: vec![empty; size].into_boxed_slice(), capacity, len: 0 }
     }
 
+    /// Bytes that the table takes on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.entries)
+    }
+
     /// How many tags are in use.
     pub fn len(&self) -> usize {
         self.len

@@ -261,6 +261,8 @@ impl<F: Fabric> Shard<F> {
             ("recv_total", slots.total.into()),
             ("recv_held", slots.held.into()),
             ("recv_granted", slots.granted.into()),
+            ("recv_memory_bytes", self.slots.region().len_bytes() as u64),
+            ("idle_channel_bytes", Self::idle_channel_bytes() as u64),
         ];
         if let Some(acceptor) = &self.acceptor {
             counters.push(("logins_accepted", acceptor.counts.accepted));

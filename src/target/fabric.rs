@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::rdma::engine::Engine;
 use crate::rdma::sim::device::SimDevice;
 use crate::rdma::soft;
 use crate::rdma::verbs::{Connections, Device, VerbsError};
@@ -20,6 +21,10 @@ pub trait Fabric: Device + Connections {
 
     /// What the provider counted, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+
+    /// Bytes of host memory that an idle queue pair takes with this send queue and so many RDMA
+    /// READs in flight; as far as the provider knows.
+    fn queue_pair_bytes(max_send_wr: u32, max_rd_atomic: u8) -> usize;
 }
 
 impl Fabric for SimDevice {
@@ -37,6 +42,10 @@ impl Fabric for SimDevice {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         SimDevice::counters(self)
+    }
+
+    fn queue_pair_bytes(max_send_wr: u32, max_rd_atomic: u8) -> usize {
+        Engine::queue_pair_bytes(max_send_wr, max_rd_atomic)
     }
 }
 
@@ -58,5 +67,9 @@ impl Fabric for soft::Device {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.named_counters()
+    }
+
+    fn queue_pair_bytes(max_send_wr: u32, max_rd_atomic: u8) -> usize {
+        Engine::queue_pair_bytes(max_send_wr, max_rd_atomic)
     }
 }

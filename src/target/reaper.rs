@@ -7,7 +7,7 @@ use reactors::time::Time;
 use super::channel::{Channel, ChannelSeed};
 use super::drain::{Drain, Life, LifeEvent, Step, Why};
 use super::fabric::Fabric;
-use super::limits::{MAX_READS_A_QP, QUIESCE_WITHIN};
+use super::limits::{MAX_CREDITS, MAX_READS_A_QP, QUIESCE_WITHIN};
 use super::message::{Admission, Admitted, ChannelRef, Message};
 use super::shard::Shard;
 use super::task::Ending;
@@ -20,11 +20,14 @@ use crate::srp::channel::ChannelEvent;
 use crate::srp::task::{Owner, TaskEvent};
 use crate::wire::num::{Psn, Qpn};
 
-/// Work requests of a queue pair: a response for each credit and three times as many WRITEs; what
-/// does not fit waits in the channel's line. The completion queue is sized by it.
-fn send_queue(credits: u32) -> u32 {
-    (4 * credits).clamp(16, 256)
+/// Work requests of a queue pair: a response and a WRITE for each credit, and a few for marker and
+/// probe; what does not fit waits in the channel's line. The completion queue is sized by it, and
+/// most of an idle channel's memory is this.
+const fn send_queue(credits: u32) -> u32 {
+    2 * credits + 8
 }
+/// RDMA READs that Linux's ib_srp answers at a time.
+const IB_SRP_READS: u8 = 4;
 /// RNR NAK timer that we name: receives are always posted, so that it hardly matters (0.64 ms).
 const MIN_RNR_TIMER: u8 = 12;
 /// Longest local ACK timeout that we use, as a code (134 ms): initiators ask for up to 2 s, and a
@@ -117,6 +120,12 @@ impl<F: Fabric> Shard<F> {
         self.fabric.modify_qp(now, qp, &QpModify::Rtr(rtr))?;
         self.fabric.modify_qp(now, qp, &QpModify::Rts(rts))?;
         self.fabric.qpn(qp)
+    }
+
+    /// Bytes of host memory that an idle channel of ib_srp takes: queue pair, tags, books.
+    pub(super) fn idle_channel_bytes() -> usize {
+        let tags = crate::srp::tags::TagTable::new(MAX_CREDITS as usize).heap_bytes();
+        F::queue_pair_bytes(send_queue(MAX_CREDITS), IB_SRP_READS) + size_of::<Channel>() + tags
     }
 
     /// The channel of a queue pair.

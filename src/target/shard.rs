@@ -237,6 +237,14 @@ impl<F: Fabric> Shard<F> {
         };
         shard.luns.apply(&shard.snapshot, shard.pool.region(), shard.slots.region())?;
         shard.slots.post(&mut shard.fabric)?;
+        tracing::info!(
+            shard = shard.index,
+            receive_slots = limits.recv_slots,
+            receive_bytes = shard.slots.region().len_bytes(),
+            data_bytes = shard.pool.capacity_bytes(),
+            idle_channel_bytes = Self::idle_channel_bytes(),
+            "memory is fixed"
+        );
         Ok(shard)
     }
 

@@ -52,6 +52,13 @@ impl Engine {
 
 /// The verbs, as `rdma::verbs::Device` says them.
 impl Engine {
+    /// Bytes that an idle queue pair on a shared receive queue takes, for sizing.
+    pub const fn queue_pair_bytes(max_send_wr: u32, max_rd_atomic: u8) -> usize {
+        Qp::idle_bytes(max_send_wr, max_rd_atomic)
+    }
+}
+
+impl Engine {
     /// What the device can do.
     pub fn caps(&self) -> DeviceCaps {
         self.shared.config.caps()

@@ -81,6 +81,12 @@ impl Qp {
         }
     }
 
+    /// Bytes of an idle queue pair on a shared receive queue: itself, its send queue, the READs that
+    /// it has in flight at most.
+    pub(super) const fn idle_bytes(max_send_wr: u32, max_rd_atomic: u8) -> usize {
+        size_of::<Qp>() + Requester::heap_bytes(max_send_wr, max_rd_atomic)
+    }
+
     /// Payload bytes of a packet.
     #[inline]
     pub(super) fn mtu_bytes(&self) -> u32 {

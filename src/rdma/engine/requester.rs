@@ -106,6 +106,11 @@ impl Requester {
         }
     }
 
+    /// Bytes on the heap of a send queue of `depth` with `reads` READs in flight at most.
+    pub(super) const fn heap_bytes(depth: u32, reads: u8) -> usize {
+        depth as usize * size_of::<SendWqe>() + reads as usize * size_of::<AskedRead>()
+    }
+
     /// RTR to RTS.
     pub(super) fn start(&mut self, sh: &Shared, attr: &RtsAttr, mtu_bytes: u32) {
         self.una = attr.sq_psn;
