@@ -61,6 +61,13 @@ impl<F: Fabric> Shard<F> {
         compare(findings, "receive slots granted", self.slots.counts().granted, granted);
     }
 
+    /// How many tasks are in which state, in the order of a task's way; empty states are left out.
+    pub fn tasks_by_state(&self) -> Vec<(TaskState, usize)> {
+        let count = |state| self.tasks.iter().filter(|(_, task)| task.state == state).count();
+        let counts = TaskState::ALL.into_iter().map(|state| (state, count(state)));
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+
     /// What is left of work although there should be none: no channel, no task, all memory back.
     pub fn leftovers(&self) -> Findings {
         let mut findings = self.audit();

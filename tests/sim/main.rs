@@ -5,4 +5,5 @@ mod rig;
 
 mod first;
 mod login;
+mod tasks;
 mod transfer;

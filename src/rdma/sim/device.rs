@@ -40,8 +40,9 @@ pub enum Moment {
     Arrived,
 }
 
-/// Sees every datagram: when, where, on which path, and its bytes from the BTH on, without ICRC.
-pub type Tap = Box<dyn FnMut(Time, Moment, &Path, &[u8])>;
+/// Sees every datagram: when, where, on which path, and its bytes from the BTH on, without ICRC. The
+/// answer says whether the datagram goes on.
+pub type Tap = Box<dyn FnMut(Time, Moment, &Path, &[u8]) -> bool>;
 
 /// An address in use: a queue of arrived datagrams for each shard of its host.
 struct Port {
@@ -59,8 +60,8 @@ struct Air {
 
 impl Air {
     fn send(&mut self, now: Time, path: &Path, bytes: Vec<u8>) {
-        if let Some(tap) = &mut self.tap {
-            tap(now, Moment::Sent, path, &bytes);
+        if self.tap.as_mut().is_some_and(|tap| !tap(now, Moment::Sent, path, &bytes)) {
+            return;
         }
         self.net.send(now, path, bytes);
     }
@@ -68,8 +69,9 @@ impl Air {
     /// Sorts what has arrived into the queues of its ports.
     fn deliver(&mut self, now: Time) {
         while let Some(datagram) = self.net.arrive(now) {
-            if let Some(tap) = &mut self.tap {
-                tap(now, Moment::Arrived, &datagram.path, &datagram.bytes);
+            let Datagram { path, bytes } = &datagram;
+            if self.tap.as_mut().is_some_and(|tap| !tap(now, Moment::Arrived, path, bytes)) {
+                continue;
             }
             let queue =
                 self.ports.iter_mut().find(|port| port.address == datagram.path.local).and_then(|port| {
