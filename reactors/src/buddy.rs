@@ -204,6 +204,9 @@ mod tests {
             let total = 3 * MAX_PIECE_BYTES;
             let mut buddy = Buddy::new(total);
             let mut held: Vec<Piece> = Vec::new();
+            let pages = |piece: Piece| {
+                piece.offset / MIN_PIECE_BYTES..(piece.offset + piece.len_bytes) / MIN_PIECE_BYTES
+            };
             let mut owner = vec![false; total / MIN_PIECE_BYTES];
             for (take, len_bytes, which) in steps {
                 if take {
@@ -214,16 +217,14 @@ mod tests {
                     prop_assert_eq!(got.is_some(), len_bytes <= largest && largest > 0);
                     if let Some(piece) = got {
                         prop_assert!(piece.len_bytes >= len_bytes && piece.offset % piece.len_bytes == 0);
-                        for page in piece.offset / MIN_PIECE_BYTES..(piece.offset + piece.len_bytes) / MIN_PIECE_BYTES {
-                            prop_assert!(!std::mem::replace(&mut owner[page], true), "overlap");
-                        }
+                        let taken = &mut owner[pages(piece)];
+                        prop_assert!(taken.iter().all(|taken| !*taken), "overlap");
+                        taken.fill(true);
                         held.push(piece);
                     }
                 } else if !held.is_empty() {
                     let piece = held.swap_remove(which % held.len());
-                    for page in piece.offset / MIN_PIECE_BYTES..(piece.offset + piece.len_bytes) / MIN_PIECE_BYTES {
-                        owner[page] = false;
-                    }
+                    owner[pages(piece)].fill(false);
                     buddy.free(piece);
                 }
                 let sum: usize = held.iter().map(|piece| piece.len_bytes).sum();

@@ -10,7 +10,7 @@ pub(super) fn exercise(rig: &mut Rig, here: End, there: End) {
     let sizes = [0usize, 1, 3, 36, 255, 256, 257, 4096, 4097, 8260, 65_536, 200_001];
     for (n, len) in sizes.into_iter().enumerate() {
         let seed = n as u64 + 1;
-        let (from, to) = (64 * n, 512 << 10 | 32 * n);
+        let (from, to) = (64 * n, (512 << 10) + 32 * n);
         rig.nodes[here.node].fill(from, len, seed);
         let write = SendOp::Write(rig.remote(there.node, to));
         rig.post(here, 7, write, from, len);
@@ -18,7 +18,7 @@ pub(super) fn exercise(rig: &mut Rig, here: End, there: End) {
         assert_eq!((wc.status, wc.opcode, wc.qpn), (WcStatus::Success, WcOpcode::Write, here.qpn));
         assert_eq!(rig.nodes[there.node].bytes(to, len), pattern(from, len, seed), "WRITE of {len}");
 
-        let back = 1 << 20 | 16 * n;
+        let back = (1 << 20) + 16 * n;
         let read = SendOp::Read(rig.remote(there.node, to));
         rig.post(here, 8, read, back, len);
         let wc = rig.completion(here.node, 8);
