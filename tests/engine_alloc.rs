@@ -61,7 +61,7 @@ impl Sink for Wire {
 
     fn packet(&mut self, out: &Outgoing<'_>) {
         self.number += 1;
-        if self.number % 37 == 0 {
+        if self.number.is_multiple_of(37) {
             return;
         }
         let start = self.bytes.len();
