@@ -117,6 +117,10 @@ impl Inbound {
             counters.truncated += 1;
             return;
         }
+        if got.len_bytes == 0 {
+            counters.bad_length += 1;
+            return;
+        }
         let source = Source { ip: got.source.ip.to_canonical(), ..got.source };
         let path = Path { local: port.address, remote: source.ip, scope_id: port.scope_id };
         let key = FlowKey { slot: slot as u32, source };
