@@ -3,6 +3,8 @@
 
 mod rig;
 
+mod config;
+mod ends;
 mod first;
 mod login;
 mod tasks;
