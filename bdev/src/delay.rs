@@ -34,9 +34,15 @@ pub enum Hold {
     After,
 }
 
+/// One operation in so many waits the 99th percentile's time.
+const P99_EVERY: u32 = 100;
+
 /// Latencies by kind of operation; changed while queues are open.
 struct Latencies {
-    micros: [AtomicU64; OpKind::COUNT],
+    /// Of most operations.
+    average_us: [AtomicU64; OpKind::COUNT],
+    /// Of one in [`P99_EVERY`].
+    p99_us: [AtomicU64; OpKind::COUNT],
 }
 
 /// A device that takes its time.
@@ -52,20 +58,36 @@ pub struct DelayBdev {
 impl DelayBdev {
     /// A device over `base` that adds nothing yet.
     pub fn new(name: &str, base: Arc<dyn Bdev>, hold: Hold) -> DelayBdev {
-        let micros = std::array::from_fn(|_| AtomicU64::new(0));
+        let zeroes = || std::array::from_fn(|_| AtomicU64::new(0));
         DelayBdev {
             name: name.to_owned(),
             uuid: Uuid::new_v5(&base.uuid(), b"delay"),
             base,
             hold,
-            latencies: Arc::new(Latencies { micros }),
+            latencies: Arc::new(Latencies { average_us: zeroes(), p99_us: zeroes() }),
             stats: DeviceStats::default(),
         }
     }
 
+    /// The same device with another identity than the one derived from its base.
+    pub fn with_uuid(self, uuid: Uuid) -> DelayBdev {
+        DelayBdev { uuid, ..self }
+    }
+
     /// From now on operations of `kind` wait `micros` microseconds more.
     pub fn set_latency_us(&self, kind: OpKind, micros: u64) {
-        self.latencies.micros[kind.index()].store(micros, Ordering::Relaxed);
+        self.set_average_us(kind, micros);
+        self.set_p99_us(kind, micros);
+    }
+
+    /// From now on 99 of 100 operations of `kind` wait `micros` microseconds more.
+    pub fn set_average_us(&self, kind: OpKind, micros: u64) {
+        self.latencies.average_us[kind.index()].store(micros, Ordering::Relaxed);
+    }
+
+    /// From now on one of 100 operations of `kind` waits `micros` microseconds more.
+    pub fn set_p99_us(&self, kind: OpKind, micros: u64) {
+        self.latencies.p99_us[kind.index()].store(micros, Ordering::Relaxed);
     }
 
     /// From now on all operations wait `micros` microseconds more.
@@ -73,9 +95,14 @@ impl DelayBdev {
         OpKind::ALL.into_iter().for_each(|kind| self.set_latency_us(kind, micros));
     }
 
-    /// How long operations of `kind` wait, in microseconds.
-    pub fn latency_us(&self, kind: OpKind) -> u64 {
-        self.latencies.micros[kind.index()].load(Ordering::Relaxed)
+    /// How long 99 of 100 operations of `kind` wait, in microseconds.
+    pub fn average_us(&self, kind: OpKind) -> u64 {
+        self.latencies.average_us[kind.index()].load(Ordering::Relaxed)
+    }
+
+    /// How long one of 100 operations of `kind` waits, in microseconds.
+    pub fn p99_us(&self, kind: OpKind) -> u64 {
+        self.latencies.p99_us[kind.index()].load(Ordering::Relaxed)
     }
 
     /// The device below.
@@ -135,6 +162,7 @@ impl Bdev for DelayBdev {
             cancelled: VecDeque::with_capacity(depth),
             from_base: Vec::with_capacity(depth),
             now: Time::ZERO,
+            until_p99: P99_EVERY,
             stats: self.stats.open_queue(),
         }))
     }
@@ -174,6 +202,8 @@ struct DelayQueue {
     cancelled: VecDeque<Key>,
     from_base: Vec<Completion>,
     now: Time,
+    /// Operations up to and with the next that waits the 99th percentile's time.
+    until_p99: u32,
     stats: QueueStats,
 }
 
@@ -188,10 +218,15 @@ impl DelayQueue {
     }
 
     fn wait_from(&mut self, key: Key, from: Time) {
-        if let Some(held) = self.held.get(key) {
-            let micros = self.latencies.micros[held.io.op.kind().index()].load(Ordering::Relaxed);
-            self.wait_until(key, from + Duration::from_micros(micros));
+        let Some(held) = self.held.get(key) else { return };
+        let kind = held.io.op.kind().index();
+        self.until_p99 -= 1;
+        let table = if self.until_p99 == 0 { &self.latencies.p99_us } else { &self.latencies.average_us };
+        let micros = table[kind].load(Ordering::Relaxed);
+        if self.until_p99 == 0 {
+            self.until_p99 = P99_EVERY;
         }
+        self.wait_until(key, from + Duration::from_micros(micros));
     }
 
     fn end(&mut self, key: Key, result: Result<(), IoError>, completions: &mut Vec<Completion>) {
@@ -364,6 +399,30 @@ mod tests {
             assert!(reads.min_latency_ns >= 5_000_000, "{hold:?}: {reads:?}");
             device.set_latencies_us(0);
             assert_eq!(driver.read(0, 512).unwrap(), [3; 512]);
+        }
+    }
+
+    #[test]
+    fn one_operation_of_a_hundred_waits_longer() {
+        for hold in [Hold::Before, Hold::After] {
+            let device = over_malloc(hold);
+            device.set_average_us(OpKind::Read, 10);
+            device.set_p99_us(OpKind::Read, 70_000);
+            assert_eq!((device.average_us(OpKind::Read), device.p99_us(OpKind::Read)), (10, 70_000));
+            let mut driver = Driver::open(&device, 1);
+            let mut slow = 0;
+            for _ in 0..200 {
+                let read = driver.try_submit(Op::Read, 0, 512).unwrap();
+                driver.poll();
+                driver.advance(Duration::from_micros(10));
+                if driver.poll().is_empty() {
+                    slow += 1;
+                    assert_eq!(driver.wait(read), Ok(()));
+                }
+            }
+            assert_eq!(slow, 2, "{hold:?}");
+            let reads = *device.stats().of(OpKind::Read);
+            assert!(reads.max_latency_ns >= 70_000_000, "{hold:?}: {reads:?}");
         }
     }
 

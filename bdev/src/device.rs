@@ -66,7 +66,8 @@ pub trait Bdev: Any + Send + Sync {
     /// Its present geometry. The number of blocks may change while it is in use.
     fn geometry(&self) -> Geometry;
 
-    /// Counts up with every change of the geometry, so that a cached copy knows it is old.
+    /// Counts up with every change of the geometry, and whenever less or more of the medium is
+    /// really there than before, so that a cached copy knows it is old.
     fn generation(&self) -> u64 {
         0
     }
@@ -75,6 +76,11 @@ pub trait Bdev: Any + Send + Sync {
     fn backing(&self) -> Option<&Path> {
         None
     }
+
+    /// Looks whether the backing store is still what it was. What is wrong with it goes to the log
+    /// once, and a size that is another counts the [`generation`](Self::generation) up. May block
+    /// as long as the file system does, so it is for a thread of its own; a second apart will do.
+    fn check_backing(&self) {}
 
     /// Looks again how large the backing store is, and takes that over. Devices without one
     /// answer what they are.

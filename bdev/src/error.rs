@@ -93,6 +93,11 @@ impl ErrorBdev {
         }
     }
 
+    /// The same device with another identity than the one derived from its base.
+    pub fn with_uuid(self, uuid: Uuid) -> ErrorBdev {
+        ErrorBdev { uuid, ..self }
+    }
+
     /// The next `count` operations of `kind` have `fault`, in place of what was said before.
     pub fn inject(&self, kind: OpKind, fault: Fault, count: u64) {
         let mut faults = self.shared.lock();

@@ -205,7 +205,8 @@ fn a_file_truncated_while_served_fails_beyond_its_end_and_heals() {
         driver.poll();
         driver.read(MIB - 4096, 4096) == Ok(vec![0; 4096])
     });
-    assert_eq!(device.generation(), 0, "the device's size never changed");
+    assert_eq!(device.generation(), 2, "shrunk and grown back");
+    assert_eq!(device.geometry().len_bytes(), MIB, "its size is what was promised all the time");
 }
 
 #[test]
@@ -245,12 +246,43 @@ fn rescan_takes_the_new_size_over() {
     assert_eq!(driver.try_submit(Op::Read, MIB, 512), Err(SubmitError::Invalid));
     assert_eq!(
         (device.rescan().unwrap().blocks, device.generation()),
-        (2048, 2),
-        "nothing new, nothing counted"
+        (2048, 3),
+        "found short, then taken over; nothing new, nothing counted"
     );
     handle.set_len(100).unwrap();
     assert!(device.rescan().unwrap_err().to_string().contains("no multiple"));
-    assert_eq!(device.generation(), 2);
+    assert_eq!(device.generation(), 3);
+}
+
+#[test]
+fn an_idle_file_that_shrinks_is_noticed_by_who_looks() {
+    let (_folder, path) = file(MIB);
+    let device = open(&path);
+    device.check_backing();
+    assert_eq!(device.generation(), 0);
+    OpenOptions::new().write(true).open(&path).unwrap().set_len(MIB / 2).unwrap();
+    device.check_backing();
+    device.check_backing();
+    assert_eq!((device.generation(), device.geometry().len_bytes()), (1, MIB));
+    assert_eq!(Driver::open(&device, 1).read(MIB - 512, 512), Err(IoError::Truncated));
+}
+
+#[test]
+fn a_file_that_was_replaced_is_not_rescanned() {
+    let (folder, path) = file(MIB);
+    let device = open(&path);
+    fs::rename(&path, folder.path().join("other name")).unwrap();
+    device.check_backing();
+    assert_eq!(device.rescan().unwrap().len_bytes(), MIB, "renamed is not replaced");
+    File::create(&path).unwrap().set_len(2 * MIB).unwrap();
+    let why = device.rescan().unwrap_err().to_string();
+    assert!(
+        why.ends_with(
+            "disk: it was replaced by another file; delete the bdev and create it anew to serve that one"
+        ),
+        "{why}"
+    );
+    assert_eq!((device.generation(), device.geometry().len_bytes()), (0, MIB));
 }
 
 #[test]

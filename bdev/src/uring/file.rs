@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -30,6 +31,20 @@ pub(super) enum Zeroing {
     Write,
 }
 
+/// What lies at the path of an open file.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum AtPath {
+    /// The file itself.
+    Itself,
+    /// Another file; the one that is served has another name, or none.
+    Another,
+    /// Nothing; the file that is served has another name.
+    Nothing,
+    /// Nothing; the file that is served has no name at all.
+    Unlinked,
+}
+
 /// What the queues of a device share.
 pub(super) struct File {
     pub(super) name: String,
@@ -46,6 +61,8 @@ pub(super) struct File {
     /// was truncated while it is served.
     live_bytes: AtomicU64,
     next_look_ns: AtomicU64,
+    /// What was seen at the path last: an [`AtPath`].
+    at_path: AtomicU8,
     zeroing: AtomicU8,
 }
 
@@ -65,6 +82,7 @@ impl File {
             generation: AtomicU64::new(0),
             live_bytes: AtomicU64::new(len_bytes),
             next_look_ns: AtomicU64::new(0),
+            at_path: AtomicU8::new(AtPath::Itself as u8),
             zeroing: AtomicU8::new(Zeroing::ZeroRange as u8),
         })
     }
@@ -88,6 +106,10 @@ impl File {
     /// Takes the present size over.
     pub(super) fn rescan(&self) -> Result<Geometry, OpenError> {
         let what = self.path.display().to_string();
+        if !self.is_block_device && self.check_path() == AtPath::Another {
+            let why = "it was replaced by another file; delete the bdev and create it anew to serve that one";
+            return Err(OpenError::new(what, why));
+        }
         let len_bytes =
             len_of(&self.fd, self.is_block_device).map_err(|errno| failed(&what, "its size", errno))?;
         let blocks = blocks_of(&what, len_bytes, self.geometry.block_bytes)?;
@@ -130,12 +152,58 @@ impl File {
         }
     }
 
+    /// Looks at the size of the file and at what its path names now.
+    pub(super) fn check_backing(&self) {
+        if self.is_block_device {
+            return;
+        }
+        let generation = self.generation();
+        let Ok(stat) = rustix::fs::fstat(&self.fd) else { return };
+        // Else a rescan took another size over meanwhile.
+        if generation == self.generation() {
+            self.found(stat.st_size.unsigned_abs());
+        }
+        self.check_path();
+    }
+
+    /// Looks at what the path names now; the log says so when that is something else than before.
+    fn check_path(&self) -> AtPath {
+        let Ok(stat) = rustix::fs::fstat(&self.fd) else { return AtPath::Itself };
+        let at_path = match fs::metadata(&self.path) {
+            Ok(there) if (there.dev(), there.ino()) == (stat.st_dev, stat.st_ino) => AtPath::Itself,
+            Ok(_) => AtPath::Another,
+            Err(_) if stat.st_nlink == 0 => AtPath::Unlinked,
+            Err(_) => AtPath::Nothing,
+        };
+        let before = self.at_path.swap(at_path as u8, Ordering::Relaxed);
+        if before == at_path as u8 {
+            return at_path;
+        }
+        let (name, path) = (&self.name, self.path.display());
+        match at_path {
+            AtPath::Itself => tracing::info!("{name}: {path} is the file that is served again"),
+            AtPath::Another => tracing::error!(
+                "{name}: {path} was replaced by another file; the old one is served until the bdev is deleted"
+            ),
+            AtPath::Nothing => {
+                tracing::warn!("{name}: {path} was renamed; it is served as long as the bdev is there");
+            }
+            AtPath::Unlinked => tracing::warn!(
+                "{name}: {path} was unlinked; its data is served, and is lost when the bdev is deleted or the process ends"
+            ),
+        }
+        at_path
+    }
+
     /// The file was found to have `len_bytes`; the log says so when that changes what is there.
     pub(super) fn found(&self, len_bytes: u64) {
         let promised = self.geometry().len_bytes();
         let live = len_bytes.min(promised);
         let before = self.live_bytes.swap(live, Ordering::AcqRel).min(promised);
         let (name, path) = (&self.name, self.path.display());
+        if live != before {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
         if live < before {
             tracing::error!(
                 "{name}: {path} was truncated to {len_bytes} bytes while it is served as {promised}; I/O beyond that fails"

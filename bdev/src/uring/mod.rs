@@ -99,6 +99,10 @@ impl Bdev for UringBdev {
         Some(&self.file.path)
     }
 
+    fn check_backing(&self) {
+        self.file.check_backing();
+    }
+
     fn rescan(&self) -> Result<Geometry, OpenError> {
         self.file.rescan()
     }
