@@ -20,7 +20,7 @@ use super::snapshot::Snapshot;
 use crate::rdma::verbs::{ConnEnd, ConnId, ConnReply, ConnRequest, Connections, PrivateData, Service};
 use crate::scsi::Condition;
 use crate::srp::login::{Accepted, LoginContext, LoginLimits, Refusal, decide, resolved};
-use crate::wire::srp::{LoginForm, LoginRej, LoginReq, PortId, RejReason, Tag};
+use crate::wire::srp::{LoginForm, LoginRej, LoginReq, MultiChannel, PortId, RejReason, Tag};
 
 /// RDMA READs and atomics that we answer: none are allowed on an SRP target, and LIO says 4.
 const RESPONDER_RESOURCES: u8 = 4;
@@ -245,16 +245,20 @@ impl Acceptor {
             min_credits: MIN_CREDITS,
             control_slots: CONTROL_SLOTS,
             multi_channel: true,
-            max_channels_per_nexus: snapshot.limits.max_channels,
+            max_channels_per_nexus: snapshot.limits.max_channels_per_session,
             immediate: true,
         };
         let sessions = self.nexuses.len() as u32;
+        let nexus_channels = members.map_or(0, |members| members.channels.len() as u32 + members.logins);
+        // Those that this login ends make room for it.
+        let freed = if login.multi_channel() == MultiChannel::Single { nexus_channels } else { 0 };
+        let in_use = (self.seats.len() as u32).saturating_sub(freed);
         let context = LoginContext {
             target,
             enabled: !self.closed && snapshot.identity.is_some(),
             allowed: access.is_ok(),
-            nexus_channels: members.map_or(0, |members| members.channels.len() as u32 + members.logins),
-            channels_left: snapshot.limits.max_channels.saturating_sub(self.seats.len() as u32),
+            nexus_channels,
+            channels_left: snapshot.limits.max_channels.saturating_sub(in_use),
             sessions_left: snapshot.limits.max_sessions.saturating_sub(sessions),
             slots_left: self.slots_left[shard],
         };
@@ -267,10 +271,12 @@ impl Acceptor {
                     asked.guid()
                 ),
                 (Refusal::Sessions, ..) => {
-                    format!("all of --max-sessions {} are in use", snapshot.limits.max_sessions)
+                    let most = snapshot.limits.max_sessions;
+                    format!("all of --max-sessions or srp_target_set_limits max_sessions {most} are in use")
                 }
                 (Refusal::Channels, ..) => {
-                    format!("all of --max-channels {} are in use", snapshot.limits.max_channels)
+                    let most = snapshot.limits.max_channels;
+                    format!("all of --max-channels or srp_target_set_limits max_channels {most} are in use")
                 }
                 _ => refusal.to_string(),
             };

@@ -10,7 +10,7 @@ use reactors::time::Time;
 use super::access::InitiatorId;
 use super::drain::{Life, Why};
 use super::fabric::Fabric;
-use super::handle::{ChannelInfo, Command, Reply, ReplySlot, Request, SessionId, ShardStats};
+use super::handle::{ChannelInfo, Command, EndingInfo, Reply, ReplySlot, Request, SessionId, ShardStats};
 use super::limits::CHUNK_BYTES;
 use super::message::Message;
 use super::shard::{Shard, target_info};
@@ -223,6 +223,11 @@ impl<F: Fabric> Shard<F> {
                 local: channel.path.local,
                 peer: channel.path.remote,
                 state: life_word(channel.life),
+                ending: channel.drain.as_ref().map(|(drain, why)| EndingInfo {
+                    why: why.to_string(),
+                    since_ms: now.since(drain.since).as_millis() as u64,
+                    waits_for: drain.missing(channel.tasks as usize),
+                }),
                 credits: channel.srp.credit().granted(),
                 commands: channel.tasks,
                 commands_total: channel.srp.counts().commands,

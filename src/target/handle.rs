@@ -151,6 +151,8 @@ pub struct ChannelInfo {
     pub peer: IpAddr,
     /// Its state in words: `live`, `draining`, ...
     pub state: &'static str,
+    /// Why it ends, if it does.
+    pub ending: Option<EndingInfo>,
     /// Credits granted to it.
     pub credits: u32,
     /// Commands in progress.
@@ -167,6 +169,17 @@ pub struct ChannelInfo {
     pub immediate_data: bool,
     /// Milliseconds since its login.
     pub age_ms: u64,
+}
+
+/// Why a channel ends, and how far it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EndingInfo {
+    /// The reason, in words.
+    pub why: String,
+    /// Milliseconds since the end began.
+    pub since_ms: u64,
+    /// What its drain still waits for, in words; empty if for nothing.
+    pub waits_for: String,
 }
 
 /// A session with its channels, put together from all shards.
@@ -258,7 +271,12 @@ impl TargetHandle {
 
     /// Gives `snapshot` to every shard and waits until all work by it.
     pub fn apply(&self, snapshot: &Arc<Snapshot>) -> Result<(), HandleError> {
-        self.ask_all(&Request::Apply(snapshot.clone()), "a new configuration", ANSWER_WITHIN).map(drop)
+        let request = Request::Apply(snapshot.clone());
+        let what = "a new configuration";
+        // Shard 0 is the last: it raises the unit attentions, and an initiator that hears of a
+        // change must see it on whichever shard it looks.
+        self.gather(1..self.shards(), &request, what, ANSWER_WITHIN)?;
+        self.ask_one(0, request, what, ANSWER_WITHIN).map(drop)
     }
 
     /// Serves an address and service port, shard after shard. On an error no shard serves it.

@@ -145,13 +145,42 @@ pub struct Limits {
     pub max_channels: u32,
     /// Sessions of the whole target.
     pub max_sessions: u32,
+    /// Channels of one session.
+    pub max_channels_per_session: u32,
     /// A peer that acknowledges nothing for so long is dead.
     pub dead_after: Duration,
     /// A stop waits so long for commands in progress.
     pub drain_timeout: Duration,
 }
 
+/// What the operator may lower while the target runs: it counts for logins to come, those that
+/// there are keep what they have. `None` is what the target was started with.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Admission {
+    /// Channels of the whole target.
+    pub max_channels: Option<u32>,
+    /// Sessions of the whole target.
+    pub max_sessions: Option<u32>,
+    /// Channels of one session.
+    pub max_channels_per_session: Option<u32>,
+}
+
 impl Limits {
+    /// These limits as far as `admission` does not lower them. An error names what cannot be.
+    pub fn lowered(&self, admission: &Admission) -> Result<Limits, BadLimits> {
+        let lower = |flag, wanted: Option<u32>, most| {
+            wanted.map_or(Ok(most), |wanted| count(flag, wanted, most).map(|()| wanted))
+        };
+        let max_channels = lower("max_channels", admission.max_channels, self.max_channels)?;
+        let a_session = admission.max_channels_per_session;
+        Ok(Limits {
+            max_channels,
+            max_sessions: lower("max_sessions", admission.max_sessions, self.max_sessions)?,
+            max_channels_per_session: lower("max_channels_per_session", a_session, self.max_channels)?,
+            ..*self
+        })
+    }
+
     /// The sizes that follow from what the operator chose: three quarters of the memory are
     /// receive slots (4,096 of 64 MiB), the rest responses and data.
     pub fn new(wishes: &Wishes) -> Result<Limits, BadLimits> {
@@ -174,6 +203,7 @@ impl Limits {
             recv_low: recv_slots as u32 / 4,
             max_channels: wishes.max_channels,
             max_sessions: wishes.max_sessions,
+            max_channels_per_session: wishes.max_channels,
             dead_after: wishes.dead_after,
             drain_timeout: wishes.drain_timeout,
         })
@@ -270,6 +300,23 @@ mod tests {
             let end = start + MAX_IT_IU_BYTES as usize;
             assert!(end <= limits.recv_region_bytes() && end <= limits.recv_slot_offset(slot + 1));
         }
+    }
+
+    #[test]
+    fn limits_are_lowered_and_never_raised() {
+        let limits = Limits::new(&Wishes { max_channels: 8, max_sessions: 4, ..Wishes::default() }).unwrap();
+        assert_eq!(limits.lowered(&Admission::default()), Ok(limits));
+        let two = Admission { max_channels_per_session: Some(2), ..Admission::default() };
+        assert_eq!(limits.lowered(&two), Ok(Limits { max_channels_per_session: 2, ..limits }));
+        let words = |admission| limits.lowered(&admission).unwrap_err().to_string();
+        assert_eq!(
+            words(Admission { max_channels: Some(9), ..two }),
+            "max_channels is 9; it must lie between 1 and 8"
+        );
+        assert_eq!(
+            words(Admission { max_sessions: Some(0), ..two }),
+            "max_sessions is 0; it must lie between 1 and 4"
+        );
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct OpenLun {
     pub entry: LunEntry,
     /// What SCSI says.
     pub info: LunInfo,
+    /// The device's generation that `info` is of.
+    generation: u64,
     /// This shard's way to the device.
     pub queue: Box<dyn BlockQueue>,
     /// The data pool, as the queue knows it.
@@ -43,6 +45,14 @@ pub struct OpenLun {
     pub retired: bool,
 }
 
+impl OpenLun {
+    /// Whether tasks wait for room in the queue and no completion will make some: a device may
+    /// say for reasons of its own that it is full.
+    pub fn is_stuck(&self) -> bool {
+        !self.waiting.is_empty() && self.queue.in_flight() == 0
+    }
+}
+
 /// All logical units of this shard.
 pub struct Luns {
     open: Slab<OpenLun>,
@@ -58,7 +68,7 @@ pub struct Luns {
 pub struct Changes {
     /// Logical units came or went.
     pub inventory: bool,
-    /// LUNs whose capacity is another now.
+    /// LUNs whose capacity is another now, or of whose medium more or less is there than before.
     pub resized: Vec<u16>,
 }
 
@@ -152,10 +162,14 @@ impl Luns {
             let Some(open) = self.open.get_mut(key) else { continue };
             match snapshot.lun(number).filter(|entry| stays(open, entry)) {
                 Some(entry) => {
+                    // Read first: what changes after it is seen by the next snapshot.
+                    let generation = entry.bdev.generation();
                     let info = info(entry);
-                    if (info.blocks, info.block_bytes) != (open.info.blocks, open.info.block_bytes) {
+                    let capacity = |info: &LunInfo| (info.blocks, info.block_bytes);
+                    if generation != open.generation || capacity(&info) != capacity(&open.info) {
                         changes.resized.push(number);
                     }
+                    open.generation = generation;
                     open.info = info;
                     open.entry = entry.clone();
                 }
@@ -201,6 +215,7 @@ fn open_lun(entry: &LunEntry, pool: &Region, slots: &Region) -> Result<OpenLun, 
     let pool_region = queue.register(pool)?;
     let slot_region = queue.register(slots)?;
     Ok(OpenLun {
+        generation: entry.bdev.generation(),
         info: info(entry),
         entry: entry.clone(),
         queue,
@@ -228,5 +243,68 @@ fn info(entry: &LunEntry) -> LunInfo {
         product: ascii_field(entry.bdev.product()),
         serial: entry.serial.clone(),
         naa: Naa::locally_assigned(entry.naa),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bdev::Bdev;
+    use bdev::delay::{DelayBdev, Hold};
+    use bdev::null::{NullBdev, NullOptions};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::target::fence::Fences;
+    use crate::target::limits::Limits;
+
+    fn null(uuid: u128) -> Arc<dyn Bdev> {
+        let uuid = Some(Uuid::from_u128(uuid));
+        let options = NullOptions { len_bytes: 1 << 20, block_bytes: 512, read_only: false, uuid };
+        Arc::new(NullBdev::create("n", &options).unwrap())
+    }
+
+    fn snapshot(luns: &[(u16, &Arc<dyn Bdev>)]) -> Snapshot {
+        let luns = luns.iter().map(|&(lun, bdev)| LunEntry {
+            lun,
+            bdev: Arc::clone(bdev),
+            naa: 0x3000_0000_0000_0001,
+            serial: "1".to_owned(),
+            uuid: bdev.uuid(),
+            read_only: false,
+            fences: Arc::new(Fences::default()),
+        });
+        Snapshot { luns: luns.collect(), ..Snapshot::empty(Limits::default()) }
+    }
+
+    #[test]
+    fn a_size_that_changed_below_a_wrapper_is_seen_once() {
+        let (pool, slots) = (Region::heap(4096), Region::heap(4096));
+        let base = null(1);
+        let over: Arc<dyn Bdev> = Arc::new(DelayBdev::new("d", Arc::clone(&base), Hold::After));
+        let other = null(2);
+        let snapshot = snapshot(&[(0, &over), (7, &other)]);
+        let mut luns = Luns::default();
+        let mut apply = |snapshot: &Snapshot| luns.apply(snapshot, &pool, &slots).unwrap();
+        assert_eq!(apply(&snapshot), Changes { inventory: true, resized: vec![] });
+        assert_eq!(apply(&snapshot), Changes::default());
+        base.resize(4096).unwrap();
+        assert_eq!(apply(&snapshot), Changes { inventory: false, resized: vec![0] });
+        assert_eq!(apply(&snapshot), Changes::default());
+        let key = luns.find(0).unwrap();
+        assert_eq!(luns.get(key).unwrap().info.blocks, 4096);
+    }
+
+    #[test]
+    fn logical_units_that_come_and_go_change_the_inventory() {
+        let (pool, slots) = (Region::heap(4096), Region::heap(4096));
+        let (one, two) = (null(1), null(2));
+        let mut luns = Luns::default();
+        let mut apply =
+            |shown: &[(u16, &Arc<dyn Bdev>)]| luns.apply(&snapshot(shown), &pool, &slots).unwrap().inventory;
+        assert!(apply(&[(0, &one)]));
+        assert!(apply(&[(0, &one), (1, &two)]));
+        assert!(!apply(&[(0, &one), (1, &two)]));
+        assert!(apply(&[(1, &two)]));
+        assert!(apply(&[(1, &one)]), "another device of the same number");
     }
 }

@@ -214,7 +214,8 @@ impl<F: Fabric> Shard<F> {
             responses: Responses::new(rsp_region, rsp_lkey, tasks),
             credit_requests: CreditRequests::new(credit_region, credit_lkey),
             tasks: Slab::new(tasks),
-            channels: Slab::new(limits.max_channels as usize),
+            // Twice, since a dying one keeps its place while its successor has another.
+            channels: Slab::new(2 * limits.max_channels as usize),
             by_qpn: HashMap::default(),
             luns: Luns::default(),
             target: target_info(&seed.snapshot),
@@ -302,7 +303,7 @@ impl<F: Fabric> Shard<F> {
         let mut completions = std::mem::take(&mut self.completions);
         for number in 0..self.luns.places() {
             let Some((key, lun)) = self.luns.at(number) else { continue };
-            if lun.queue.in_flight() == 0 && lun.held.is_empty() {
+            if lun.queue.in_flight() == 0 && lun.held.is_empty() && lun.waiting.is_empty() {
                 continue;
             }
             lun.queue.poll(now, &mut completions);
@@ -442,7 +443,7 @@ impl<F: Fabric> Shard<F> {
             || !self.endings.is_empty()
             || self.admin.is_busy()
             // The fence may be lowered by another shard, which wakes nobody.
-            || self.luns.iter().any(|(_, lun)| !lun.held.is_empty());
+            || self.luns.iter().any(|(_, lun)| !lun.held.is_empty() || lun.is_stuck());
         self.next_slow = now + if busy { SLOW_BUSY } else { SLOW_IDLE };
     }
 
@@ -503,11 +504,27 @@ impl<F: Fabric> Poller for Shard<F> {
 
 /// What INQUIRY says of the target under this configuration.
 pub(super) fn target_info(snapshot: &Snapshot) -> TargetInfo {
-    let version = env!("CARGO_PKG_VERSION");
+    // Four bytes are too few for a patch level too.
+    let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     TargetInfo {
         vendor: ascii_field("SRPOLL"),
         revision: ascii_field(version),
         port_id: snapshot.identity.map(|identity| identity.port_id()).unwrap_or_default(),
         relative_port: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::limits::Limits;
+
+    #[test]
+    fn the_revision_is_major_and_minor() {
+        let info = target_info(&Snapshot::empty(Limits::default()));
+        let text = std::str::from_utf8(&info.revision).unwrap();
+        let (major, minor) = text.trim_end().split_once('.').unwrap();
+        assert!(major.parse::<u16>().is_ok() && minor.parse::<u16>().is_ok(), "{text:?}");
+        assert!(env!("CARGO_PKG_VERSION").starts_with(&format!("{major}.{minor}.")), "{text:?}");
     }
 }

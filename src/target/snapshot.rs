@@ -85,7 +85,8 @@ pub struct Snapshot {
     pub luns: Vec<LunEntry>,
     /// Who may log in.
     pub access: AccessList,
-    /// Sizes and times; the same in every snapshot of a run.
+    /// Sizes and times. The same in every snapshot of a run, but for what logins are given:
+    /// channels and sessions may be fewer than at start, see [`Limits::lowered`].
     pub limits: Limits,
 }
 
