@@ -2,9 +2,11 @@
 
 use std::str::FromStr;
 
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::units;
+use crate::control::jsonrpc::Call;
 
 /// What lies behind a logical unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,6 +87,38 @@ impl LunSpec {
     /// Bytes of a block of a device in memory.
     pub fn block_bytes_in_memory(&self) -> u32 {
         self.block_bytes.unwrap_or(512)
+    }
+
+    /// The two calls that make it logical unit `number`: first its device, then itself.
+    pub fn calls(&self, number: u64) -> std::io::Result<[Call; 2]> {
+        let mut params = Map::new();
+        let (method, kind) = match &self.backend {
+            Backend::Uring { path } => {
+                params.insert("filename".to_owned(), json!(std::path::absolute(path)?));
+                if let Some(block_bytes) = self.block_bytes {
+                    params.insert("block_size".to_owned(), json!(block_bytes));
+                }
+                ("bdev_uring_create", "uring")
+            }
+            Backend::Malloc { len_bytes } | Backend::Null { len_bytes } => {
+                let block_bytes = self.block_bytes_in_memory();
+                params.insert("num_blocks".to_owned(), json!(len_bytes / u64::from(block_bytes)));
+                params.insert("block_size".to_owned(), json!(block_bytes));
+                match self.backend {
+                    Backend::Malloc { .. } => ("bdev_malloc_create", "malloc"),
+                    _ => ("bdev_null_create", "null"),
+                }
+            }
+        };
+        let name = format!("{kind}{number}");
+        params.insert("name".to_owned(), json!(name));
+        params.insert("readonly".to_owned(), json!(self.read_only));
+        if let Some(uuid) = self.uuid {
+            params.insert("uuid".to_owned(), json!(uuid));
+        }
+        let call = |method: &str, params| Call { method: method.to_owned(), params };
+        let lun = json!({"lun": number, "bdev_name": name});
+        Ok([call(method, Value::Object(params)), call("srp_target_add_lun", lun)])
     }
 
     fn option(&mut self, option: &str) -> Result<(), String> {

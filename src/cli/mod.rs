@@ -4,6 +4,7 @@
 //! done, 1 not done, 2 not understood; `perf` has 3 for a lost session.
 
 pub mod lun_spec;
+pub mod nouns;
 pub mod perf;
 pub mod rpc;
 pub mod serve;
@@ -30,6 +31,10 @@ enum Command {
     Perf(Box<perf::PerfArgs>),
     Rpc(rpc::RpcArgs),
     Status(status::StatusArgs),
+    Target(nouns::TargetArgs),
+    Lun(nouns::LunArgs),
+    Session(nouns::SessionArgs),
+    Bdev(nouns::BdevArgs),
 }
 
 /// Runs the command line of this process.
@@ -43,6 +48,10 @@ pub fn main() -> ExitCode {
         Command::Perf(args) => perf::run(&args),
         Command::Rpc(args) => rpc::run(args),
         Command::Status(args) => status::run(args),
+        Command::Target(args) => nouns::target(&args),
+        Command::Lun(args) => nouns::lun(args),
+        Command::Session(args) => nouns::session(&args),
+        Command::Bdev(args) => nouns::bdev(&args),
     };
     done.unwrap_or_else(|error| {
         eprintln!("srpoll: {}", one_line(&format!("{error:#}")));

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::lun_spec::{Backend, LunSpec};
+use super::lun_spec::LunSpec;
 use super::units;
 use crate::control::jsonrpc::Call;
 use crate::control::login::add_target_line;
@@ -21,6 +21,7 @@ use crate::control::methods::{self, CallList};
 use crate::control::model::Model;
 use crate::control::server::{Event, Server};
 use crate::control::socket::{self, OwnedSocket};
+use crate::control::watch::Watch;
 use crate::rdma::soft::Fault;
 use crate::target::access::Rule;
 use crate::target::handle::{Hugepages, StartConfig};
@@ -119,6 +120,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let keeper = args.keeper(listeners.first().copied(), &socket_path)?;
     let (events_to, events) = mpsc::channel();
     watch_signals(&socket, events_to.clone()).context("signals cannot be caught")?;
+    let changed_to = events_to.clone();
 
     let handle = crate::target::start(&StartConfig {
         cores,
@@ -129,9 +131,11 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     })?;
     let stop = handle.clone();
     let mut model = Model::new(handle, keeper, limits);
+    let watch = Watch::start(model.registry(), changed_to).context("no thread to watch files")?;
     let result = configure(&mut model, &args, config, &listeners)
         .and_then(|()| Server::start(socket, events_to).context("no thread for the RPC server"))
         .and_then(|server| serve(&mut model, server, &events, args.drain_timeout));
+    drop(watch);
     stop.stop().context("the reactors did not stop")?;
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -258,33 +262,10 @@ fn add_lun(model: &mut Model, spec: &LunSpec) -> anyhow::Result<()> {
     if let Some(there) = model.target().and_then(|target| target.luns.get(&u16::try_from(number).ok()?)) {
         return Err(anyhow!("LUN {number} is taken already, by bdev {}", there.bdev));
     }
-    let mut params = Map::new();
-    let (method, kind) = match &spec.backend {
-        Backend::Uring { path } => {
-            params.insert("filename".to_owned(), json!(std::path::absolute(path)?));
-            if let Some(block_bytes) = spec.block_bytes {
-                params.insert("block_size".to_owned(), json!(block_bytes));
-            }
-            ("bdev_uring_create", "uring")
-        }
-        Backend::Malloc { len_bytes } | Backend::Null { len_bytes } => {
-            let block_bytes = spec.block_bytes_in_memory();
-            params.insert("num_blocks".to_owned(), json!(len_bytes / u64::from(block_bytes)));
-            params.insert("block_size".to_owned(), json!(block_bytes));
-            match spec.backend {
-                Backend::Malloc { .. } => ("bdev_malloc_create", "malloc"),
-                _ => ("bdev_null_create", "null"),
-            }
-        }
-    };
-    let name = format!("{kind}{number}");
-    params.insert("name".to_owned(), json!(name));
-    params.insert("readonly".to_owned(), json!(spec.read_only));
-    if let Some(uuid) = spec.uuid {
-        params.insert("uuid".to_owned(), json!(uuid));
+    for call in spec.calls(number)? {
+        methods::run(model, call)?;
     }
-    call(model, method, Value::Object(params))?;
-    call(model, "srp_target_add_lun", json!({"lun": number, "bdev_name": name})).map(drop)
+    Ok(())
 }
 
 fn call(model: &mut Model, method: &str, params: Value) -> anyhow::Result<Value> {
@@ -300,9 +281,19 @@ fn serve(
 ) -> anyhow::Result<()> {
     announce(model).context("standard output")?;
     tracing::info!("RPC at {}", server.path().display());
-    while let Ok(Event::Call(call, reply)) = events.recv() {
-        // A client that is gone wants no answer.
-        let _ = reply.send(methods::run(model, call));
+    loop {
+        match events.recv() {
+            Ok(Event::Call(call, reply)) => {
+                // A client that is gone wants no answer.
+                let _ = reply.send(methods::run(model, call));
+            }
+            Ok(Event::Changed) => {
+                if let Err(error) = model.refresh() {
+                    tracing::error!("a changed medium was not made known: {error}");
+                }
+            }
+            Ok(Event::Stop) | Err(_) => break,
+        }
     }
     drop(server);
     tracing::info!("stopping: commands in progress have {drain_timeout:?}");
@@ -347,7 +338,6 @@ fn announce(model: &Model) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Logs to standard error, by `SRPOLL_LOG`.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -45,22 +45,7 @@ fn report(targets: &Value, bdevs: &Value, sessions: &Value, reactors: &Value) ->
         let allowed: Vec<String> = list(&target["initiators"]).iter().map(word).collect();
         let allowed = if allowed.is_empty() { "loopback peers".to_owned() } else { allowed.join(", ") };
         text += &format!("  may log in: {allowed}\n\n");
-        let mut rows = vec![row(["LUN", "BDEV", "SIZE", "BLOCK", "MODE", "NAA"])];
-        for lun in list(&target["luns"]) {
-            let bdev =
-                list(bdevs).iter().find(|bdev| bdev["name"] == lun["bdev_name"]).unwrap_or(&Value::Null);
-            let block = number(&bdev["block_size"]);
-            let writes = bdev["supported_io_types"]["write"] == true && lun["read_only"] != true;
-            rows.push(vec![
-                word(&lun["lun"]),
-                word(&lun["bdev_name"]),
-                size_words(number(&bdev["num_blocks"]).saturating_mul(block)),
-                block.to_string(),
-                (if writes { "rw" } else { "ro" }).to_owned(),
-                word(&lun["naa"]),
-            ]);
-        }
-        text += &table(&rows);
+        text += &table(&lun_rows(target, bdevs));
         text.push('\n');
     }
     let mut rows = vec![row(["SESSION", "FROM", "CHANNELS", "COMMANDS", "READ", "WRITTEN"])];
@@ -86,11 +71,30 @@ fn report(targets: &Value, bdevs: &Value, sessions: &Value, reactors: &Value) ->
     text + &table(&rows)
 }
 
-fn list(value: &Value) -> &[Value] {
+/// The logical units of a target, with what their devices are.
+pub(super) fn lun_rows(target: &Value, bdevs: &Value) -> Vec<Vec<String>> {
+    let mut rows = vec![row(["LUN", "BDEV", "SIZE", "BLOCK", "MODE", "NAA"])];
+    for lun in list(&target["luns"]) {
+        let bdev = list(bdevs).iter().find(|bdev| bdev["name"] == lun["bdev_name"]).unwrap_or(&Value::Null);
+        let block = number(&bdev["block_size"]);
+        let writes = bdev["supported_io_types"]["write"] == true && lun["read_only"] != true;
+        rows.push(vec![
+            word(&lun["lun"]),
+            word(&lun["bdev_name"]),
+            size_words(number(&bdev["num_blocks"]).saturating_mul(block)),
+            block.to_string(),
+            (if writes { "rw" } else { "ro" }).to_owned(),
+            word(&lun["naa"]),
+        ]);
+    }
+    rows
+}
+
+pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn word(value: &Value) -> String {
+pub(super) fn word(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "-".to_owned(),
@@ -98,16 +102,16 @@ fn word(value: &Value) -> String {
     }
 }
 
-fn number(value: &Value) -> u64 {
+pub(super) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-fn row<const N: usize>(words: [&str; N]) -> Vec<String> {
+pub(super) fn row<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
 /// Bytes in the largest unit that leaves a whole number or at least ten of it.
-fn size_words(bytes: u64) -> String {
+pub(super) fn size_words(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let fits = |shift: u32| bytes > 0 && (bytes.is_multiple_of(1 << shift) || bytes >= 10 << shift);
     match units.into_iter().find(|&(_, shift)| fits(shift)) {
@@ -117,7 +121,7 @@ fn size_words(bytes: u64) -> String {
 }
 
 /// Columns as wide as their longest word, two blanks between them, none behind.
-fn table(rows: &[Vec<String>]) -> String {
+pub(super) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|at| {

@@ -111,6 +111,7 @@ pub(crate) fn channel(session: SessionId, shard: usize, index: u32) -> ChannelIn
         local: "127.0.0.1".parse().unwrap(),
         peer: "127.0.0.2".parse().unwrap(),
         state: "live",
+        ending: None,
         credits: 64,
         commands: 1,
         commands_total: 10,

@@ -6,6 +6,7 @@
 //! * bytes to calls and back: [`framing`], [`jsonrpc`], [`server`], [`socket`]
 //! * what there is: [`model`], owned by one thread
 //! * what can be asked: [`methods`]
+//! * what changes without being asked: [`watch`]
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -16,3 +17,4 @@ pub mod methods;
 pub mod model;
 pub mod server;
 pub mod socket;
+pub mod watch;

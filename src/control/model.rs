@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bdev::Bdev;
 use bdev::registry::{Claim, Registered, Registry, RegistryError, Sharing};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::jsonrpc::{Call, RpcError};
@@ -16,20 +17,23 @@ use crate::target::access::{AccessList, Rule};
 use crate::target::fence::Fences;
 use crate::target::handle::{HandleError, TargetHandle};
 use crate::target::identity::{Keeper, lun_names};
-use crate::target::limits::Limits;
+use crate::target::limits::{Admission, Limits};
 use crate::target::snapshot::{Identity, LunEntry, MAX_LUN, Snapshot};
 
 /// Name of the target if nobody gives it one.
 pub const DEFAULT_TARGET: &str = "srpoll";
 
 /// What the control plane keeps of a device beside the registry.
-#[derive(Clone)]
 pub struct Made {
     /// The call that makes it again, for `save_config`.
     pub by: Call,
-    /// Ranges where an abandoned write may still land. They belong to the device, so that a logical
-    /// unit that goes and comes back meets them again.
+    /// Counts the devices as they were made: a base comes before what lies over it.
+    number: u64,
+    /// Ranges where an abandoned write may still land. They belong to the medium, so that a logical
+    /// unit that goes and comes back meets them again, over this device or over its base.
     fences: Arc<Fences>,
+    /// The device below is in use by this one.
+    _base: Option<Claim>,
 }
 
 /// A logical unit of the target.
@@ -56,6 +60,8 @@ pub struct Target {
     pub rules: Vec<Rule>,
     /// Where it listens, in the order given.
     pub listeners: Vec<SocketAddr>,
+    /// What logins to come are given, if less than the process was started with.
+    pub admission: Admission,
 }
 
 /// Everything that the control plane knows, and the running target it tells.
@@ -67,9 +73,12 @@ pub struct Model {
     registry: Registry,
     /// For every device of the registry, by name.
     made: BTreeMap<String, Made>,
+    made_ever: u64,
     target: Option<Target>,
     /// The device of each logical unit is in use by it.
     claims: BTreeMap<u16, Claim>,
+    /// By logical unit: the generation of its device that the shards know.
+    generations: BTreeMap<u16, u64>,
 }
 
 impl Model {
@@ -82,8 +91,10 @@ impl Model {
             epoch: 0,
             registry: Registry::new(),
             made: BTreeMap::new(),
+            made_ever: 0,
             target: None,
             claims: BTreeMap::new(),
+            generations: BTreeMap::new(),
         }
     }
 
@@ -107,9 +118,26 @@ impl Model {
         Ok(self.registry.get(name)?)
     }
 
-    /// The calls that make the devices again.
+    /// The registry of block devices, for who watches them.
+    pub fn registry(&self) -> Registry {
+        self.registry.clone()
+    }
+
+    /// The devices with the calls that make them again, by name.
     pub fn made(&self) -> &BTreeMap<String, Made> {
         &self.made
+    }
+
+    /// The calls that make the devices again, in an order in which they can be made.
+    pub fn calls_that_made(&self) -> Vec<&Call> {
+        let mut made: Vec<&Made> = self.made.values().collect();
+        made.sort_by_key(|made| made.number);
+        made.iter().map(|made| &made.by).collect()
+    }
+
+    /// The limits that the process was started with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// The target, if there is one.
@@ -143,26 +171,88 @@ impl Model {
 
     /// Takes a new device in.
     pub fn add_device(&mut self, device: Arc<dyn Bdev>, made_by: Call) -> Result<(), RpcError> {
+        self.insert(device, made_by, Arc::default(), None)
+    }
+
+    /// Makes a device over the one of the name or uuid `base`, which nobody else may use, and takes
+    /// it in.
+    pub fn add_wrapper(
+        &mut self,
+        name: &str,
+        base: &str,
+        made_by: Call,
+        make: impl FnOnce(Arc<dyn Bdev>) -> Arc<dyn Bdev>,
+    ) -> Result<(), RpcError> {
+        self.check_device_name(name)?;
+        let claim = self.registry.claim(base, &format!("bdev {name}"), Sharing::Exclusive)?;
+        let fences = self.fences_of(claim.device().name());
+        self.insert(make(Arc::clone(claim.device())), made_by, fences, Some(claim))
+    }
+
+    fn insert(
+        &mut self,
+        device: Arc<dyn Bdev>,
+        by: Call,
+        fences: Arc<Fences>,
+        base: Option<Claim>,
+    ) -> Result<(), RpcError> {
         let name = device.name().to_owned();
         self.registry.add(device)?;
-        self.made.insert(name, Made { by: made_by, fences: Arc::default() });
+        self.made.insert(name, Made { by, number: self.made_ever, fences, _base: base });
+        self.made_ever += 1;
         Ok(())
+    }
+
+    fn fences_of(&self, device: &str) -> Arc<Fences> {
+        self.made.get(device).map(|made| Arc::clone(&made.fences)).unwrap_or_default()
+    }
+
+    /// Another value of a parameter of the call that makes a device again.
+    pub fn remember(&mut self, device: &str, parameter: &str, value: Value) {
+        if let Some(made) = self.made.get_mut(device) {
+            made.by.params[parameter] = value;
+        }
+    }
+
+    /// Tells the shards if the medium of a logical unit is not what they know: nexuses hear of it
+    /// by a unit attention. Gives whether there was anything to tell.
+    pub fn refresh(&mut self) -> Result<bool, RpcError> {
+        let changed = self.claims.iter().any(|(number, claim)| {
+            self.generations.get(number).is_some_and(|&known| known != claim.device().generation())
+        });
+        if changed {
+            self.publish(self.target.clone())?;
+        }
+        Ok(changed)
+    }
+
+    /// The device of that name or uuid, which must be of this kind.
+    pub fn device_of(&self, name: &str, product: &str) -> Result<Arc<dyn Bdev>, RpcError> {
+        let device = self.registry.get(name)?;
+        let kind = device.product();
+        if kind == product {
+            return Ok(device);
+        }
+        let a = |kind: &str| if kind.starts_with('E') { "an" } else { "a" };
+        let words = format!("bdev {name} is {} {kind}, not {} {product}", a(kind), a(product));
+        Err(RpcError::missing(words))
     }
 
     /// Lets go of a device that no LUN uses and that is of this kind.
     pub fn remove_device(&mut self, name: &str, product: &str) -> Result<(), RpcError> {
-        let device = self.registry.get(name)?;
-        if device.product() != product {
-            let kind = device.product();
-            return Err(RpcError::missing(format!("bdev {name} is a {kind}, not a {product}")));
-        }
+        let device = self.device_of(name, product)?;
         self.registry.remove(device.name())?;
         self.made.remove(device.name());
         Ok(())
     }
 
     /// Makes the target.
-    pub fn create_target(&mut self, name: &str, identity: Identity) -> Result<(), RpcError> {
+    pub fn create_target(
+        &mut self,
+        name: &str,
+        identity: Identity,
+        admission: Admission,
+    ) -> Result<(), RpcError> {
         check_name("name", name)?;
         if let Some(there) = &self.target {
             let message = format!("there is a target \"{}\" already; srpoll serves one", there.name);
@@ -174,7 +264,14 @@ impl Model {
             luns: BTreeMap::new(),
             rules: Vec::new(),
             listeners: Vec::new(),
+            admission,
         }))
+    }
+
+    /// Sets what logins to come are given; who is logged in keeps what he has.
+    pub fn set_admission(&mut self, target: Option<&str>, admission: Admission) -> Result<(), RpcError> {
+        let next = Target { admission, ..self.target_named(target)?.clone() };
+        self.publish(Some(next))
     }
 
     /// Ends the target with its listeners and sessions.
@@ -269,6 +366,11 @@ impl Model {
 
     /// Has every shard work by `next`, or nothing changed.
     fn publish(&mut self, next: Option<Target>) -> Result<(), RpcError> {
+        // Read before the shards do: what changes in between is found by the next refresh.
+        let mut generations = BTreeMap::new();
+        for (&number, lun) in next.iter().flat_map(|next| &next.luns) {
+            generations.insert(number, self.registry.get(&lun.bdev)?.generation());
+        }
         let snapshot = self.snapshot(next.as_ref())?;
         if let Err(error) = self.handle.apply(&Arc::new(snapshot)) {
             // Some shards may have taken it: all go back to what there was.
@@ -282,6 +384,7 @@ impl Model {
         }
         self.epoch += 1;
         self.target = next;
+        self.generations = generations;
         Ok(())
     }
 
@@ -291,9 +394,11 @@ impl Model {
         let Some(target) = target else { return Ok(snapshot) };
         snapshot.identity = Some(target.identity);
         snapshot.access = AccessList::new(target.rules.clone());
+        let lowered = self.limits.lowered(&target.admission);
+        snapshot.limits = lowered.map_err(|error| RpcError::params(error.to_string()))?;
         for (&number, lun) in &target.luns {
             let bdev = self.registry.get(&lun.bdev)?;
-            let fences = self.made.get(&lun.bdev).map(|made| Arc::clone(&made.fences)).unwrap_or_default();
+            let fences = self.fences_of(&lun.bdev);
             let names = lun_names(&target.identity, lun.uuid);
             let read_only = lun.read_only || bdev.geometry().read_only;
             snapshot.luns.push(LunEntry {

@@ -27,6 +27,8 @@ const READ_BYTES: usize = 64 << 10;
 pub enum Event {
     /// A call, and where its result goes.
     Call(Call, mpsc::SyncSender<Result<Value, RpcError>>),
+    /// The medium of a block device is not what it was.
+    Changed,
     /// The process shall stop.
     Stop,
 }

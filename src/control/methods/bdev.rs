@@ -1,6 +1,6 @@
 //! `bdev_*`: block devices, as SPDK's methods of the same names.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bdev::malloc::{MallocBdev, MallocOptions};
@@ -11,8 +11,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::wrappers;
 use crate::control::jsonrpc::{Call, RpcError};
 use crate::control::model::Model;
+
+const MALLOC: &str = "Malloc disk";
+const NULL: &str = "Null disk";
+const URING: &str = "URING disk";
 
 /// Nanoseconds: what all ticks here are.
 pub(super) const TICK_RATE: u64 = 1_000_000_000;
@@ -48,7 +53,7 @@ pub(super) struct UringParams {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Name {
-    name: String,
+    pub(super) name: String,
 }
 
 /// Parameters of `bdev_get_bdevs`.
@@ -106,15 +111,40 @@ pub(super) fn uring_create(model: &mut Model, params: UringParams) -> Result<Val
 }
 
 pub(super) fn malloc_delete(model: &mut Model, Name { name }: Name) -> Result<Value, RpcError> {
-    model.remove_device(&name, "Malloc disk").map(|()| json!(true))
+    model.remove_device(&name, MALLOC).map(|()| json!(true))
 }
 
 pub(super) fn null_delete(model: &mut Model, Name { name }: Name) -> Result<Value, RpcError> {
-    model.remove_device(&name, "Null disk").map(|()| json!(true))
+    model.remove_device(&name, NULL).map(|()| json!(true))
 }
 
 pub(super) fn uring_delete(model: &mut Model, Name { name }: Name) -> Result<Value, RpcError> {
-    model.remove_device(&name, "URING disk").map(|()| json!(true))
+    model.remove_device(&name, URING).map(|()| json!(true))
+}
+
+/// Parameters of `bdev_null_resize`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NullResize {
+    name: String,
+    /// In MiB.
+    new_size: u64,
+}
+
+pub(super) fn null_resize(model: &mut Model, params: NullResize) -> Result<Value, RpcError> {
+    let device = model.device_of(&params.name, NULL)?;
+    let block_bytes = u64::from(device.geometry().block_bytes);
+    let blocks = params.new_size.checked_mul(1 << 20).map(|bytes| bytes / block_bytes).ok_or_else(|| {
+        RpcError::params(format!("new_size: {} MiB are more than 64 bits of bytes", params.new_size))
+    })?;
+    device.resize(blocks).map_err(open_error)?;
+    model.remember(device.name(), "num_blocks", json!(blocks));
+    model.refresh().map(|_| json!(true))
+}
+
+pub(super) fn uring_rescan(model: &mut Model, Name { name }: Name) -> Result<Value, RpcError> {
+    model.device_of(&name, URING)?.rescan().map_err(open_error)?;
+    model.refresh().map(|_| json!(true))
 }
 
 /// A device that lives in memory, with a name and a uuid if the caller gave none.
@@ -217,12 +247,16 @@ fn describe(bdev: &dyn Bdev, claimed: bool) -> Value {
         "claimed": claimed,
         "zoned": false,
         "supported_io_types": supported,
-        "driver_specific": driver_specific(bdev.backing(), geometry.read_only),
+        "driver_specific": driver_specific(bdev),
     })
 }
 
-fn driver_specific(file: Option<&Path>, read_only: bool) -> Value {
-    match file {
+fn driver_specific(bdev: &dyn Bdev) -> Value {
+    if let Some(wrapper) = wrappers::describe(bdev) {
+        return wrapper;
+    }
+    let read_only = bdev.geometry().read_only;
+    match bdev.backing() {
         Some(file) => json!({"uring": {"filename": file.to_string_lossy(), "readonly": read_only}}),
         None => json!({}),
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::srp::address_words;
+use super::srp::{address_words, admission_words};
 use super::{Nothing, find, run};
 use crate::control::jsonrpc::{Call, RpcError};
 use crate::control::model::Model;
@@ -110,19 +110,22 @@ const SUBSYSTEMS: [(&str, &[&str]); 2] = [("bdev", &[]), ("srp", &["bdev"])];
 fn calls_of(model: &Model, subsystem: &str) -> Vec<Recorded> {
     let recorded = |method: &str, params| Recorded { method: method.to_owned(), params };
     if subsystem == "bdev" {
-        let made = model.made().values();
-        return made.map(|made| recorded(&made.by.method, made.by.params.clone())).collect();
+        let calls = model.calls_that_made();
+        return calls.into_iter().map(|call| recorded(&call.method, call.params.clone())).collect();
     }
     let Some(target) = model.target() else { return Vec::new() };
     let name = &target.name;
-    let mut calls = vec![recorded(
-        "srp_create_target",
-        json!({
-            "name": name,
-            "id_ext": format!("{:016x}", target.identity.id_ext),
-            "ioc_guid": format!("{:016x}", target.identity.ioc_guid),
-        }),
-    )];
+    let mut params = json!({
+        "name": name,
+        "id_ext": format!("{:016x}", target.identity.id_ext),
+        "ioc_guid": format!("{:016x}", target.identity.ioc_guid),
+    });
+    for (key, limit) in admission_words(&target.admission) {
+        if let Some(limit) = limit {
+            params[key] = json!(limit);
+        }
+    }
+    let mut calls = vec![recorded("srp_create_target", params)];
     calls.extend(target.luns.iter().map(|(number, lun)| {
         let params = json!({
             "target": name,

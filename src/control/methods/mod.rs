@@ -6,10 +6,13 @@
 
 mod bdev;
 mod config;
+#[cfg(test)]
+mod device_tests;
 mod framework;
 mod srp;
 #[cfg(test)]
 mod tests;
+mod wrappers;
 
 pub use self::config::{CallList, ConfigError};
 
@@ -42,14 +45,22 @@ macro_rules! method {
 
 /// All methods, sorted by name.
 pub const METHODS: &[Method] = &[
+    method!("bdev_delay_create", wrappers::delay_create, "Make a device that takes its time over another"),
+    method!("bdev_delay_delete", wrappers::delay_delete, "Drop a device that takes its time"),
+    method!("bdev_delay_update_latency", wrappers::delay_update_latency, "How long operations take"),
+    method!("bdev_error_create", wrappers::error_create, "Make a device that fails on demand over another"),
+    method!("bdev_error_delete", wrappers::error_delete, "Drop a device that fails on demand"),
+    method!("bdev_error_inject_error", wrappers::error_inject, "Have operations fail, hang or corrupt data"),
     method!("bdev_get_bdevs", bdev::get_bdevs, "Block devices, all or one"),
     method!("bdev_get_iostat", bdev::get_iostat, "What block devices have done, all or one"),
     method!("bdev_malloc_create", bdev::malloc_create, "Make a disk in memory"),
     method!("bdev_malloc_delete", bdev::malloc_delete, "Drop a disk in memory"),
     method!("bdev_null_create", bdev::null_create, "Make a device that forgets"),
     method!("bdev_null_delete", bdev::null_delete, "Drop a device that forgets"),
+    method!("bdev_null_resize", bdev::null_resize, "Give a device that forgets another size"),
     method!("bdev_uring_create", bdev::uring_create, "Open a file or block device by io_uring"),
     method!("bdev_uring_delete", bdev::uring_delete, "Close a file or block device"),
+    method!("bdev_uring_rescan", bdev::uring_rescan, "Take over the present size of a file or block device"),
     method!("framework_get_config", config::get_config, "The calls that make one subsystem as it is"),
     method!("framework_get_reactors", framework::get_reactors, "How busy the polling threads are"),
     method!("framework_get_subsystems", config::get_subsystems, "Names of the subsystems"),
@@ -60,16 +71,17 @@ pub const METHODS: &[Method] = &[
     method!("spdk_get_version", framework::get_version, "The version of srpoll, as SPDK answers"),
     method!("srp_create_target", srp::create_target, "Make the target"),
     method!("srp_delete_target", srp::delete_target, "End the target with its sessions"),
-    method!("srp_disconnect_session", srp::disconnect_session, "End the sessions of an initiator"),
     method!("srp_get_sessions", srp::get_sessions, "Who is logged in"),
     method!("srp_get_stats", srp::get_stats, "Counters of every shard"),
     method!("srp_get_targets", srp::get_targets, "The target with LUNs, listeners and access list"),
+    method!("srp_session_disconnect", srp::session_disconnect, "End the sessions of an initiator"),
     method!("srp_target_add_initiator", srp::add_initiator, "Let an initiator, address or network log in"),
     method!("srp_target_add_listener", srp::add_listener, "Listen at an address"),
     method!("srp_target_add_lun", srp::add_lun, "Make a block device a logical unit"),
     method!("srp_target_remove_initiator", srp::remove_initiator, "Take somebody off the access list"),
     method!("srp_target_remove_listener", srp::remove_listener, "Listen at an address no more"),
     method!("srp_target_remove_lun", srp::remove_lun, "Remove a logical unit"),
+    method!("srp_target_set_limits", srp::set_limits, "How many channels and sessions logins are given"),
 ];
 
 /// Makes one call.

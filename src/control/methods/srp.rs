@@ -13,6 +13,7 @@ use crate::control::model::{DEFAULT_TARGET, Lun, Model, Target};
 use crate::target::access::Rule;
 use crate::target::handle::{ChannelInfo, SessionInfo, ShardStats};
 use crate::target::identity::lun_names;
+use crate::target::limits::{Admission, Limits};
 use crate::target::snapshot::Identity;
 
 /// Service port if none is given.
@@ -25,6 +26,9 @@ pub(super) struct CreateTarget {
     name: Option<String>,
     id_ext: Option<String>,
     ioc_guid: Option<String>,
+    max_channels: Option<u32>,
+    max_sessions: Option<u32>,
+    max_channels_per_session: Option<u32>,
 }
 
 pub(super) fn create_target(model: &mut Model, params: CreateTarget) -> Result<Value, RpcError> {
@@ -34,8 +38,44 @@ pub(super) fn create_target(model: &mut Model, params: CreateTarget) -> Result<V
         ioc_guid: params.ioc_guid.map_or(Ok(own.ioc_guid), |digits| hex16("ioc_guid", &digits))?,
     };
     let name = params.name.as_deref().unwrap_or(DEFAULT_TARGET);
-    model.create_target(name, identity)?;
+    let admission = Admission {
+        max_channels: params.max_channels,
+        max_sessions: params.max_sessions,
+        max_channels_per_session: params.max_channels_per_session,
+    };
+    model.create_target(name, identity, admission)?;
     Ok(json!(name))
+}
+
+/// Parameters of `srp_target_set_limits`: what is not named stays, 0 is what the process was
+/// started with.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SetLimits {
+    target: Option<String>,
+    max_channels: Option<u32>,
+    max_sessions: Option<u32>,
+    max_channels_per_session: Option<u32>,
+}
+
+pub(super) fn set_limits(model: &mut Model, params: SetLimits) -> Result<Value, RpcError> {
+    let before = model.target_named(params.target.as_deref())?.admission;
+    let next = |wanted: Option<u32>, before| wanted.map_or(before, |limit| (limit > 0).then_some(limit));
+    let admission = Admission {
+        max_channels: next(params.max_channels, before.max_channels),
+        max_sessions: next(params.max_sessions, before.max_sessions),
+        max_channels_per_session: next(params.max_channels_per_session, before.max_channels_per_session),
+    };
+    model.set_admission(params.target.as_deref(), admission).map(|()| json!(true))
+}
+
+/// The limits by the names of their parameters.
+pub(super) fn admission_words(admission: &Admission) -> [(&'static str, Option<u32>); 3] {
+    [
+        ("max_channels", admission.max_channels),
+        ("max_sessions", admission.max_sessions),
+        ("max_channels_per_session", admission.max_channels_per_session),
+    ]
 }
 
 fn hex16(what: &str, digits: &str) -> Result<u64, RpcError> {
@@ -162,10 +202,13 @@ pub(super) fn remove_initiator(model: &mut Model, params: Initiator) -> Result<V
 }
 
 pub(super) fn get_targets(model: &mut Model, _: Nothing) -> Result<Value, RpcError> {
-    Ok(model.target().into_iter().map(describe).collect())
+    let limits = *model.limits();
+    Ok(model.target().into_iter().map(|target| describe(target, &limits)).collect())
 }
 
-fn describe(target: &Target) -> Value {
+fn describe(target: &Target, limits: &Limits) -> Value {
+    // What cannot be lowered so far was refused when it was asked for.
+    let limits = limits.lowered(&target.admission).unwrap_or(*limits);
     let luns: Vec<Value> = target
         .luns
         .iter()
@@ -190,6 +233,9 @@ fn describe(target: &Target) -> Value {
         "luns": luns,
         "listeners": listeners,
         "initiators": target.rules.iter().map(Rule::to_string).collect::<Vec<_>>(),
+        "max_channels": limits.max_channels,
+        "max_sessions": limits.max_sessions,
+        "max_channels_per_session": limits.max_channels_per_session,
     })
 }
 
@@ -219,11 +265,15 @@ fn session(session: &SessionInfo) -> Value {
 }
 
 fn channel(channel: &ChannelInfo) -> Value {
+    let ending = channel.ending.as_ref();
     json!({
         "index": channel.index,
         "shard": channel.shard,
         "qpn": channel.qpn,
         "state": channel.state,
+        "ends_because": ending.map(|ending| &ending.why),
+        "ends_since_ms": ending.map(|ending| ending.since_ms),
+        "end_waits_for": ending.map(|ending| &ending.waits_for),
         "local": channel.local.to_string(),
         "peer": channel.peer.to_string(),
         "credits": channel.credits,
@@ -237,14 +287,14 @@ fn channel(channel: &ChannelInfo) -> Value {
     })
 }
 
-/// Parameters of `srp_disconnect_session`.
+/// Parameters of `srp_session_disconnect`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Disconnect {
     initiator: String,
 }
 
-pub(super) fn disconnect_session(model: &mut Model, params: Disconnect) -> Result<Value, RpcError> {
+pub(super) fn session_disconnect(model: &mut Model, params: Disconnect) -> Result<Value, RpcError> {
     let sessions = model.handle().sessions()?;
     let wanted: Vec<_> = match params.initiator.parse() {
         Ok(Rule::Initiator(id)) => sessions.iter().filter(|session| session.id.initiator == id).collect(),

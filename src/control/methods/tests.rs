@@ -11,12 +11,12 @@ use crate::control::model::Model;
 use crate::target::access::InitiatorId;
 use crate::target::handle::SessionId;
 
-fn call(model: &mut Model, method: &str, params: Value) -> Result<Value, RpcError> {
+pub(super) fn call(model: &mut Model, method: &str, params: Value) -> Result<Value, RpcError> {
     run(model, Call { method: method.to_owned(), params })
 }
 
 /// Makes the calls; each must do.
-fn make(model: &mut Model, calls: &[(&str, Value)]) {
+pub(super) fn make(model: &mut Model, calls: &[(&str, Value)]) {
     for (method, params) in calls {
         if let Err(error) = call(model, method, params.clone()) {
             panic!("{method} {params}: {error}");
@@ -25,7 +25,7 @@ fn make(model: &mut Model, calls: &[(&str, Value)]) {
 }
 
 /// Makes the call, which must fail with this code and line.
-fn refused(model: &mut Model, method: &str, params: Value, code: i64, message: &str) {
+pub(super) fn refused(model: &mut Model, method: &str, params: Value, code: i64, message: &str) {
     let shown = params.to_string();
     let error = call(model, method, params).expect_err(&shown);
     assert_eq!((error.code, error.message.as_str()), (code, message), "{method} {shown}");
@@ -47,7 +47,10 @@ fn the_table_is_sorted_and_says_its_names() {
                   bdev_uring_create bdev_uring_delete bdev_get_bdevs bdev_get_iostat srp_create_target \
                   srp_delete_target srp_target_add_lun srp_target_remove_lun srp_target_add_listener \
                   srp_target_remove_listener srp_target_add_initiator srp_target_remove_initiator \
-                  srp_get_targets srp_get_sessions framework_get_reactors";
+                  srp_get_targets srp_get_sessions framework_get_reactors bdev_delay_create \
+                  bdev_delay_delete bdev_delay_update_latency bdev_error_create bdev_error_delete \
+                  bdev_error_inject_error bdev_null_resize bdev_uring_rescan srp_session_disconnect \
+                  srp_target_set_limits";
     let have: BTreeSet<_> = names.into_iter().collect();
     for name in wanted.split_whitespace() {
         assert!(have.contains(name), "{name}");
@@ -221,12 +224,12 @@ fn wrong_parameters_are_refused_by_name() {
             "10.0.0.1 is not on the access list",
         ),
         (
-            "srp_disconnect_session",
+            "srp_session_disconnect",
             json!({"initiator": "10.0.0.1"}),
             -32602,
             "initiator: \"10.0.0.1\" is no initiator port id",
         ),
-        ("srp_disconnect_session", json!({"initiator": "0x1"}), -19, "0x1 is not logged in"),
+        ("srp_session_disconnect", json!({"initiator": "0x1"}), -19, "0x1 is not logged in"),
         ("srp_get_targets", json!({"x": 1}), -32602, "unknown parameter `x`, there are no fields"),
         ("framework_get_config", json!({"name": "x"}), -32602, "name: there is no subsystem \"x\""),
     ] {
@@ -309,7 +312,7 @@ fn a_saved_configuration_makes_the_same_again() {
     assert_eq!(error.code, -17);
     assert_eq!(
         error.message,
-        "call 1, bdev_null_create: a bdev named Null0 exists already; choose another name or delete it first"
+        "call 1, bdev_malloc_create: a bdev named m exists already; choose another name or delete it first"
     );
 }
 
@@ -405,7 +408,7 @@ fn sessions_are_put_together_from_all_shards() {
         ]
     );
     assert_eq!(
-        call(&mut model, "srp_disconnect_session", json!({"initiator": one})),
+        call(&mut model, "srp_session_disconnect", json!({"initiator": one})),
         Ok(json!({"channels": 2}))
     );
     assert_eq!(call(&mut model, "srp_get_sessions", json!(null)).unwrap().as_array().unwrap().len(), 1);
