@@ -366,14 +366,18 @@ impl<F: Fabric> Shard<F> {
         let limits = self.snapshot.limits;
         let mut silent = Vec::new();
         for (key, channel) in self.channels.iter_mut() {
-            if channel.life != Life::Live {
-                continue;
-            }
+            // One that waits for its RTU is not probed: the peer may not be ready to receive. It is
+            // given twice the time, whatever the peer's connection manager asks for.
+            let (patience, probes) = match channel.life {
+                Life::Live => (limits.dead_after, true),
+                Life::Connecting => (2 * limits.dead_after, false),
+                _ => continue,
+            };
             let heard = self.fabric.last_heard(channel.qp).unwrap_or(channel.since).max(channel.since);
             let silence = now.since(heard);
-            if silence >= limits.dead_after {
+            if silence >= patience {
                 silent.push((key, silence));
-            } else if silence >= limits.probe_interval() && !channel.probing {
+            } else if probes && silence >= limits.probe_interval() && !channel.probing {
                 let probe = SendWr {
                     wr_id: Tag::Probe.bits(key),
                     op: SendOp::Write(Remote::default()),

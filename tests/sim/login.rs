@@ -252,13 +252,21 @@ fn the_first_command_stands_for_a_lost_rtu() {
 }
 
 #[test]
-fn a_login_that_is_never_completed_ends() {
-    let mut rig = Rig::simple();
-    let raw = rig.raw(0);
-    rig.login_with(raw, &Login { silent_rtu: true, ..Login::new(0) });
-    assert_eq!(rig.stats(0).channels + rig.stats(1).channels, 1);
-    rig.wire.with_net(|net| net.part(host(0), TARGET));
-    rig.clean();
+fn a_login_that_is_never_completed_ends_whether_the_peer_asks_for_time_or_is_gone() {
+    for gone in [false, true] {
+        let mut rig = Rig::simple();
+        let raw = rig.raw(0);
+        rig.login_with(raw, &Login { silent_rtu: true, ..Login::new(0) });
+        assert_eq!(rig.stats(0).channels + rig.stats(1).channels, 1);
+        if gone {
+            rig.wire.with_net(|net| net.part(host(0), TARGET));
+        }
+        rig.run(secs(19));
+        assert_eq!(rig.stats(0).channels + rig.stats(1).channels, 1);
+        rig.run(secs(2));
+        assert_eq!(rig.stats(0).channels + rig.stats(1).channels, 0, "twice --dead-after");
+        rig.clean();
+    }
 }
 
 #[test]
