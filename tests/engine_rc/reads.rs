@@ -337,4 +337,16 @@ fn answers_are_streamed_in_turns_with_other_traffic() {
     let sent = lone.sent_up_to(40);
     let writes = sent.iter().filter(|packet| packet.bth.opcode == Opcode::WriteOnly).count();
     assert_eq!((sent.len(), writes), (40, 16), "a READ of a megabyte does not keep others waiting");
+    // Nor does it keep SENDs and ACKs, although they come later in the order of kinds.
+    let small = lone.side.list(0, 36);
+    lone.engine.post_send(lone.now, other, &wr(2, SEND, small, true)).unwrap();
+    let qpn = lone.engine.qpn(other).unwrap();
+    let bth = srpoll::wire::bth::Bth { dest_qpn: qpn, ack_req: true, ..lone.bth(Opcode::WriteOnly, 0) };
+    lone.hear(bth, &[0; 16], &[]);
+    lone.engine.end_batch(lone.now);
+    let mut sent = Vec::new();
+    for _ in 0..8 {
+        sent.extend(lone.sent_up_to(40).into_iter().map(|packet| packet.bth.opcode));
+    }
+    assert!(sent.contains(&Opcode::SendOnly) && sent.contains(&Opcode::Acknowledge), "within 320 packets");
 }

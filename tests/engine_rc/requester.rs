@@ -388,6 +388,22 @@ fn seven_means_seven_unless_for_ever() {
 }
 
 #[test]
+fn what_waits_for_room_to_be_sent_uses_up_no_retries() {
+    let config = EngineConfig { early_retry: Duration::ZERO, ..EngineConfig::default() };
+    let mut lone = Lone::new(&Setup { timeout_code: 10, retry_count: 1, config, ..Setup::default() });
+    lone.post(&wr(1, SEND, lone.side.list(0, 10), true));
+    assert_eq!(lone.sent().len(), 1);
+    lone.nak(0, NakCode::PsnSequenceError);
+    for _ in 0..20 {
+        lone.wait(Duration::from_millis(10));
+        assert!(lone.sent_up_to(0).is_empty(), "the socket is full");
+    }
+    assert_eq!(lone.sent().len(), 1);
+    lone.ack(0);
+    assert_eq!(lone.send_wcs(), [(1, WcStatus::Success)]);
+}
+
+#[test]
 fn timeout_code_zero_waits_for_ever() {
     let mut lone = Lone::new(&Setup { timeout_code: 0, ..Setup::default() });
     lone.post(&wr(1, SEND, lone.side.list(0, 10), true));

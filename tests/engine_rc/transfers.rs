@@ -105,6 +105,31 @@ fn two_pieces_are_one_message() {
 }
 
 #[test]
+fn eight_and_sixteen_megabytes_in_one_request() {
+    // Spec section 9: MTU 1024 with 8 MiB; and the longest message at the smallest MTU.
+    for (mtu, len) in [(PathMtu::B1024, 8 << 20), (PathMtu::B256, 16 << 20)] {
+        let mut pair = Pair::good(&Setup { mtu, region_bytes: 16 << 20, srq: false, ..Setup::default() });
+        let there = pair.sides[1].fill(0, len, 1);
+        let remote = pair.sides[1].remote(0);
+        pair.post_send(0, &wr(1, SendOp::Read(remote), pair.sides[0].list(0, len), true));
+        pair.settle_1s();
+        assert!(pair.sides[0].bytes(0, len) == there);
+        let here = pair.sides[0].fill(0, len, 2);
+        pair.post_send(0, &wr(2, SendOp::Write(remote), pair.sides[0].list(0, len), true));
+        pair.settle_1s();
+        assert!(pair.sides[1].bytes(0, len) == here);
+        pair.sides[1].region.fill(0, len, 0).unwrap();
+        pair.post_recv(1, 9, 0, len);
+        pair.post_send(0, &wr(3, SEND, pair.sides[0].list(0, len), true));
+        pair.settle_1s();
+        assert!(pair.sides[1].bytes(0, len) == here);
+        assert_eq!(statuses(&pair.send_wcs(0)), [1, 2, 3].map(|id| (id, WcStatus::Success)));
+        assert_eq!(pair.recv_wcs(1)[0].len_bytes as usize, len);
+        assert_eq!(pair.engine(0).counters().retransmissions, 0);
+    }
+}
+
+#[test]
 fn many_operations_of_all_kinds_complete_in_order_across_the_psn_wrap() {
     let setup = Setup { srq: false, ..Setup::default() };
     let mut pair = Pair::good(&setup);

@@ -12,6 +12,7 @@ use super::qpn::QpnTable;
 use super::shared::Shared;
 use super::srq::Srq;
 use super::state;
+use super::transmit::Round;
 use crate::rdma::verbs::{
     Access, AsyncEvent, CqId, DeviceCaps, MrKeys, Path, PdId, QpId, QpInit, QpModify, QpState, RecvWr,
     SendWr, SrqId, VerbsError, Wc, WcStatus,
@@ -26,6 +27,7 @@ const NO_QP: VerbsError = VerbsError::NotFound("queue pair");
 pub struct Engine {
     pub(super) shared: Shared,
     pub(super) qps: Slab<Qp>,
+    pub(super) round: Round,
     qpns: QpnTable,
     /// The latest time that was seen.
     now: Time,
@@ -41,6 +43,7 @@ impl Engine {
             qps: Slab::new(config.max_qp as usize),
             qpns: QpnTable::new(config.shard, config.shard_bits, config.max_qp, config.qpn_rest),
             now: Time::ZERO,
+            round: Round::START,
             shared: Shared::new(config, rng),
         }
     }

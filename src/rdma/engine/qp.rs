@@ -270,10 +270,17 @@ impl Qp {
         self.next_output(sh, Class::Reply).is_some()
     }
 
-    /// Sends what `class` allows, a turn's worth at most; gives the number of packets.
-    pub(super) fn turn(&mut self, sh: &mut Shared, now: Time, class: Class, sink: &mut impl Sink) -> usize {
+    /// Sends what `class` allows, a turn's worth and `most` at most; gives the number of packets.
+    pub(super) fn turn(
+        &mut self,
+        sh: &mut Shared,
+        now: Time,
+        class: Class,
+        most: usize,
+        sink: &mut impl Sink,
+    ) -> usize {
         // READ requests take from the common budget, so everybody gets one at a time.
-        let quota = if class == Class::Read { 1 } else { sh.config.turn_packets as usize };
+        let quota = if class == Class::Read { 1 } else { most.min(sh.config.turn_packets as usize) };
         self.responder_turn = !self.responder_turn;
         let mut sent = 0;
         while sent < quota && sink.has_room() {

@@ -258,6 +258,11 @@ impl Qp {
         if retry.rnr_until <= now {
             retry.rnr_until = Time::NEVER;
             self.schedule(sh);
+        } else if self.req.una == self.req.next {
+            // Nothing is out there: it waits for room or budget to be sent again, not for the peer.
+            retry.ack_deadline = Time::NEVER;
+            retry.early_deadline = Time::NEVER;
+            self.schedule(sh);
         } else if retry.ack_deadline <= now {
             retry.ack_deadline = Time::NEVER;
             retry.early_deadline = Time::NEVER;
@@ -274,7 +279,7 @@ impl Qp {
             retry.early_tries += 1;
             retry.read_gap = None;
             sh.counters.early_retries += 1;
-            if self.req.una == self.req.next || self.req.queue.front().is_none_or(SendWqe::is_read) {
+            if self.req.queue.front().is_none_or(SendWqe::is_read) {
                 // READs are asked for again as they are; the peer knows what it has answered.
                 self.req.read_window.gap();
                 self.go_back(sh);

@@ -88,6 +88,23 @@ pub(super) enum Class {
 
 impl Class {
     const IN_ORDER: [Class; 4] = [Class::Read, Class::Bulk, Class::Send, Class::Reply];
+    /// Packets of one class before the next one has its turn, so that a long READ's answer keeps
+    /// nobody from sending.
+    const QUOTA: usize = 128;
+}
+
+/// How far a round through the classes is; it goes on where a sink ran out of room.
+pub(super) struct Round {
+    class: usize,
+    left: usize,
+}
+
+impl Round {
+    pub(super) const START: Round = Round { class: 0, left: Class::QUOTA };
+
+    fn next_class(&mut self) {
+        *self = Round { class: (self.class + 1) % Class::IN_ORDER.len(), left: Class::QUOTA };
+    }
 }
 
 impl Engine {
@@ -98,34 +115,47 @@ impl Engine {
     pub fn transmit(&mut self, now: Time, sink: &mut impl Sink) -> usize {
         self.flush_errored();
         let mut sent = 0;
-        for class in Class::IN_ORDER {
-            // How many in a row had nothing of this class: all of them ends it.
-            let mut idle = 0;
-            while idle < self.shared.ready.len() {
-                if !sink.has_room() {
-                    self.settle();
-                    return sent;
-                }
-                let Some(slot) = self.shared.ready.pop_front() else { break };
-                let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
-                qp.is_ready = false;
-                let by_this = qp.turn(&mut self.shared, now, class, sink);
-                sent += by_this;
-                if by_this > 0 {
-                    idle = 0;
-                } else {
-                    idle += 1;
-                }
-                if qp.has_output(&self.shared) {
-                    qp.schedule(&mut self.shared);
-                } else if by_this == 0 {
-                    idle -= 1;
-                }
+        let mut classes_without = 0;
+        while classes_without < Class::IN_ORDER.len() && sink.has_room() {
+            let by_class = self.transmit_class(now, sink);
+            sent += by_class;
+            classes_without = if by_class > 0 { 0 } else { classes_without + 1 };
+            if sink.has_room() || self.round.left == 0 {
+                self.round.next_class();
             }
+        }
+        if self.shared.ready.is_empty() {
+            self.round = Round::START;
         }
         // What failed on its way out left something to flush.
         self.flush_errored();
         self.settle();
+        sent
+    }
+
+    /// What the present class allows, within its quota.
+    fn transmit_class(&mut self, now: Time, sink: &mut impl Sink) -> usize {
+        let class = Class::IN_ORDER[self.round.class];
+        let mut sent = 0;
+        // How many in a row had nothing of this class: all of them ends it.
+        let mut idle = 0;
+        while idle < self.shared.ready.len() && self.round.left > 0 && sink.has_room() {
+            let Some(slot) = self.shared.ready.pop_front() else { break };
+            let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
+            qp.is_ready = false;
+            let by_this = qp.turn(&mut self.shared, now, class, self.round.left, sink);
+            sent += by_this;
+            self.round.left -= by_this;
+            let goes_on = qp.has_output(&self.shared);
+            if goes_on {
+                qp.schedule(&mut self.shared);
+            }
+            if by_this > 0 {
+                idle = 0;
+            } else if goes_on {
+                idle += 1;
+            }
+        }
         sent
     }
 
