@@ -2,6 +2,7 @@
 //! in a network namespace.
 
 mod faults;
+mod namespace;
 mod ports;
 mod rig;
 mod shards;

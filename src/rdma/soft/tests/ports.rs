@@ -120,3 +120,23 @@ fn nothing_is_sent_from_an_address_that_was_closed() {
     rig.nodes[a].device.open_port(address).unwrap();
     assert_eq!(rig.completion(a, 1).status, crate::rdma::verbs::WcStatus::Success);
 }
+
+/// What an ordinary user can do: capabilities belong to a thread, so this one gives its away.
+#[test]
+fn no_capability_is_needed() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let address = own_address();
+    let ports = std::thread::spawn(move || {
+        let none = CapabilitySet::empty();
+        set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+            .unwrap();
+        open_port(address, &PortConfig { recv_buffer_bytes: 1 << 30, ..PortConfig::new(2) })
+    });
+    let ports = ports.join().unwrap().unwrap();
+    // Less than was asked for, and still good.
+    assert!(ports.iter().all(|port| port.recv_buffer_bytes() < 1 << 30));
+    let mut rig = Rig::new(Setup::default());
+    let (a, b) = (rig.host_on(ports), rig.host(own_address(), 1));
+    let (here, there) = rig.connect((a, a + 1), (b, b));
+    exercise(&mut rig, here, there);
+}

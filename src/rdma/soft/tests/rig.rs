@@ -9,7 +9,9 @@ use reactors::memory::Region;
 use reactors::time::Time;
 
 use crate::rdma::engine::EngineConfig;
-use crate::rdma::soft::{Device, DeviceConfig, Fault, PortConfig, link_shards, open_port, shard_bits};
+use crate::rdma::soft::{
+    Device, DeviceConfig, Fault, PortConfig, PortSocket, link_shards, open_port, shard_bits,
+};
 use crate::rdma::verbs::{
     Access, ConnEvent, ConnId, ConnReply, ConnectAttr, Connections, CqId, Device as _, MrKeys, PathMtu, PdId,
     PrivateData, QpId, QpInit, QpModify, RecvWr, Remote, RtrAttr, RtsAttr, SendOp, SendWr, Service, Sge,
@@ -86,12 +88,14 @@ impl Rig {
 
     /// Adds a host with so many shards on `address`; gives the number of its first node.
     pub(super) fn host(&mut self, address: IpAddr, shards: usize) -> usize {
-        let first = self.nodes.len();
-        let ports = open_port(
-            address,
-            &PortConfig { recv_buffer_bytes: self.setup.recv_buffer_bytes, ..PortConfig::new(shards) },
-        )
-        .unwrap();
+        let recv_buffer_bytes = self.setup.recv_buffer_bytes;
+        let config = PortConfig { recv_buffer_bytes, ..PortConfig::new(shards) };
+        self.host_on(open_port(address, &config).unwrap())
+    }
+
+    /// Adds a host with a shard for each of the sockets.
+    pub(super) fn host_on(&mut self, ports: Vec<PortSocket>) -> usize {
+        let (first, shards) = (self.nodes.len(), ports.len());
         let links = link_shards(shards).unwrap();
         for (shard, (port, links)) in ports.into_iter().zip(links).enumerate() {
             let mut config = DeviceConfig::new(0x1000 + first as u64);
