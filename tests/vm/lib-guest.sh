@@ -82,8 +82,8 @@ fio_run() {
 # fio_verify NAME ARGUMENTS... : writes or mixes with a crc32c in every block, and reads it back.
 fio_verify() { fio_run "$@" --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_backlog=0; }
 
-# keep_sums LUN : what the disk reads back as, in pieces of 64 KiB, for `same_as_guest` on the host.
-keep_sums() { dd if="$(disk "$1")" bs=1M iflag=direct status=none | split -b 64k --filter=md5sum >"/share/lun$1.sums"; }
+# keep_image LUN : what the disk reads back as, for `same_as_guest` on the host.
+keep_image() { dd if="$(disk "$1")" of="/share/lun$1.image" bs=1M iflag=direct status=none; }
 
 # kernel_is_well : no oops, no warning, no stuck task in this guest's log.
 kernel_is_well() {

@@ -15,7 +15,7 @@ for lun in 0 1; do
     dev=$(disk $lun)
     for bs in 512 4k 8k 16k 64k 256k 1M; do
         dd if=data of="$dev" bs=$bs oflag=direct conv=notrunc count=2 seek=1 status=none
-        dd if="$dev" bs=$bs iflag=direct count=2 skip=1 status=none | cmp -n "$(numfmt --from=iec ${bs^^})" - data
+        dd if="$dev" bs=$bs iflag=direct count=2 skip=1 status=none | cmp -n $((2 * $(numfmt --from=iec ${bs^^}))) - data
     done
     fio_verify "forms" --filename="$dev" --direct=1 --rw=randwrite --bsrange=512-256k --iodepth=16 --offset=8m --size=4m
 done

@@ -13,7 +13,7 @@ fio_verify loss5 --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-
 netem_off
 echo "reconnects: $(reconnects)"
 rxe_counters
-keep_sums 0
+keep_image 0
 logout
 kernel_is_well
 GUEST

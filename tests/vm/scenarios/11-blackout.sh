@@ -21,7 +21,7 @@ GUEST
     note "$(grep -ho 'after .*' "$RUN/share/a/load$seconds.log")"
 done
 guest a <<'GUEST'
-keep_sums 0
+keep_image 0
 logout
 kernel_is_well
 GUEST

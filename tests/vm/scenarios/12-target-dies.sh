@@ -24,7 +24,7 @@ eventually 120 has_session || fail "the initiator is not back after 120 s"
 note "resumed $((SECONDS - RESTARTED)) s after the restart"
 guest_wait a load 240
 guest a <<'GUEST'
-keep_sums 0
+keep_image 0
 logout
 kernel_is_well
 GUEST

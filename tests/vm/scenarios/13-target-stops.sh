@@ -17,7 +17,7 @@ BEGUN=$SECONDS
 guest_wait a load 240
 note "load ended $((SECONDS - BEGUN)) s after the restart"
 guest a <<'GUEST'
-keep_sums 0
+keep_image 0
 logout
 kernel_is_well
 GUEST

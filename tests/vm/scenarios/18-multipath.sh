@@ -36,7 +36,7 @@ dmsetup status mp
 # What multipathd would do when the path is back.
 dmsetup message mp 0 "reinstate_path $(disk 0 2)" || true
 dmsetup remove --retry mp
-keep_sums 0
+keep_image 0
 logout
 kernel_is_well
 GUEST
