@@ -261,9 +261,9 @@ fn a_login_that_is_never_completed_ends_whether_the_peer_asks_for_time_or_is_gon
         if gone {
             rig.wire.with_net(|net| net.part(host(0), TARGET));
         }
-        rig.run(secs(19));
+        rig.run(secs(15));
         assert_eq!(rig.stats(0).channels + rig.stats(1).channels, 1);
-        rig.run(secs(2));
+        rig.run(secs(6));
         assert_eq!(rig.stats(0).channels + rig.stats(1).channels, 0, "twice --dead-after");
         rig.clean();
     }

@@ -5,7 +5,9 @@ mod rig;
 
 mod config;
 mod ends;
+mod faults;
 mod first;
 mod login;
+mod model;
 mod tasks;
 mod transfer;
