@@ -46,6 +46,11 @@ impl Admin {
         !self.applying.is_empty() || self.leaving.is_some()
     }
 
+    /// Whether the service ends: what is in progress is finished, and nothing new begins.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.is_some()
+    }
+
     /// Whether the shard was told to leave its reactor.
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped

@@ -29,7 +29,11 @@ impl<F: Fabric> Shard<F> {
             return;
         };
         let key = self.by_qpn.get(&wc.qpn).copied();
-        let live = key.filter(|&key| self.channels.get(key).is_some_and(|channel| channel.life.takes_ius()));
+        // When the service ends nothing new begins, or a busy initiator would never let a channel be
+        // idle; what is dropped here, it sends again over its next session.
+        let taking = !self.admin.is_leaving();
+        let live = key
+            .filter(|&key| taking && self.channels.get(key).is_some_and(|channel| channel.life.takes_ius()));
         // A completion of a queue pair that is unknown or on its way out is nothing to wonder at:
         // its slot goes straight back.
         let (Some(key), WcStatus::Success) = (live, wc.status) else {
