@@ -205,11 +205,13 @@ impl Peer {
     pub(crate) fn connect(wire: Wire, number: u32, login: &LoginReq) -> Result<Peer, Box<Rej>> {
         let request = req(&wire, number, login);
         wire.send_mad(&CmMad::new(1, request));
-        let answer = wire.recv_mad(PATIENCE).expect("an answer to a login");
-        let rep = match answer.message {
-            Message::Rep(rep) => rep,
-            Message::Rej(rej) => return Err(Box::new(rej)),
-            other => panic!("a login was answered with {other:?}"),
+        let rep = loop {
+            match wire.recv_mad(PATIENCE).expect("an answer to a login").message {
+                Message::Rep(rep) if rep.remote_id == request.local_id => break rep,
+                Message::Rej(rej) if rej.remote_id == request.local_id => return Err(Box::new(rej)),
+                // For a connection that was here before.
+                _ => {}
+            }
         };
         wire.send_mad(&CmMad::new(
             1,
@@ -300,6 +302,10 @@ impl Peer {
     fn take(&mut self, came: Came) {
         let psn = came.bth.psn;
         let operation = came.bth.opcode.operation();
+        if ![Qpn::GSI, Qpn::new(0x100 + self.number)].contains(&came.bth.dest_qpn) {
+            // For a queue pair that was here before.
+            return;
+        }
         if let (Operation::Acknowledge, Ext::Aeth(aeth)) = (operation, came.ext) {
             self.seen.push_back(Seen::Reply { psn, syndrome: aeth.syndrome });
             return;
@@ -372,11 +378,12 @@ impl Peer {
 
     /// That the target ends the connection: its DREQ, which is answered.
     pub(crate) fn dreq(&mut self, what: &str) {
+        let ours = self.our_id();
         let dreq = self.until(what, |seen| match seen {
-            Seen::Cm(Message::Dreq(dreq)) => Some(dreq),
+            Seen::Cm(Message::Dreq(dreq)) if dreq.remote_id == ours => Some(dreq),
             _ => None,
         });
-        assert_eq!((dreq.local_id, dreq.remote_id), (self.their_id, self.our_id()), "{what}");
+        assert_eq!(dreq.local_id, self.their_id, "{what}");
         assert_eq!(dreq.remote_qpn, Qpn::new(0x100 + self.number), "{what}: a DREQ names our queue pair");
         let drep = srpoll::wire::cm::Drep {
             local_id: dreq.remote_id,
