@@ -1,6 +1,8 @@
 //! The whole target, two shards of it, in a simulator: network, clock and chance follow from a
 //! seed. Each file shows one concern.
 
+#![allow(unreachable_pub)]
+
 mod rig;
 
 mod config;
