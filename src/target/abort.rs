@@ -145,6 +145,7 @@ impl<F: Fabric> Shard<F> {
         let was_attached = self.tasks.get(key).is_some_and(|task| task.attached);
         self.detach(key);
         self.return_credit(key);
+        self.leave_lun(key);
         let Some(task) = self.tasks.remove(key) else { return };
         if let Some(piece) = task.transfer.piece {
             self.pool.put(piece);
@@ -153,9 +154,15 @@ impl<F: Fabric> Shard<F> {
             self.slots.put(slot);
             self.slot_is_back(was_attached, task.channel);
         }
-        if let Some(lun) = task.lun.and_then(|lun| self.luns.get_mut(lun)) {
+    }
+
+    /// A task that the block device has nothing of any more needs its logical unit no longer. So a
+    /// peer that does not acknowledge its responses holds up no change of the configuration.
+    pub(super) fn leave_lun(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if let Some(lun) = task.lun.take().and_then(|lun| self.luns.get_mut(lun)) {
             lun.tasks -= 1;
-            if let Some(fence) = task.fence {
+            if let Some(fence) = task.fence.take() {
                 lun.entry.fences.lower(fence);
             }
         }

@@ -135,6 +135,7 @@ impl<F: Fabric> Shard<F> {
         }
         task.credited = false;
         task.advance(TaskEvent::PostResponse);
+        self.leave_lun(key);
         true
     }
 }
