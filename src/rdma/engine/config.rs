@@ -49,9 +49,9 @@ pub struct EngineConfig {
     pub read_budget_bytes: u64,
     /// How long the number of a destroyed queue pair rests.
     pub qpn_rest: Duration,
-    /// The oldest unacknowledged packet goes out again after four round trips, but not before this
-    /// (eight times this until a round trip was measured), if the ACK timeout has not passed yet;
-    /// then after twice that, and so on. Zero: never.
+    /// The oldest unacknowledged packet goes out again after a round trip and four times its
+    /// deviation, but not before this (32 times this until a round trip was measured), if the ACK
+    /// timeout has not passed yet; then after twice that, and so on. Zero: never.
     pub early_retry: Duration,
     /// How many packets a queue pair sends before the next one has its turn.
     pub turn_packets: u32,
@@ -80,7 +80,7 @@ impl Default for EngineConfig {
             read_chunk_bytes: 64 << 10,
             read_budget_bytes: 1 << 20,
             qpn_rest: TIME_WAIT,
-            early_retry: Duration::from_millis(2),
+            early_retry: Duration::from_micros(500),
             turn_packets: 16,
         }
     }

@@ -2,12 +2,12 @@
 //!
 //! The ACK timeout that a connection negotiates is long (0.5 to 2 s with Linux) because the peer
 //! may take its time. A lost last packet leaves nothing behind it that would show a gap, so it
-//! would cost all of that. Therefore an early try comes after a few round trips, and then ever
+//! would cost all of that. Therefore an early try comes after a round trip and a bit, and then ever
 //! less often: the oldest unacknowledged packet alone goes out again and asks for an ACK. A peer
 //! that was only slow answers with an ACK of everything, and nothing more is repeated; one that
-//! lost the rest acknowledges just this packet, or reports the gap. After the first early try
-//! sending goes back with a small window. Early tries do not count as retries; only the ACK
-//! timeout does.
+//! lost the rest acknowledges just this packet, or reports the gap. After two such tries sending
+//! goes back with a small window. READs, whose answers are long, are tried again more patiently.
+//! Early tries do not count as retries; only the ACK timeout does.
 
 use std::time::Duration;
 
@@ -20,6 +20,11 @@ use super::transmit::Sink;
 use crate::rdma::verbs::{RtsAttr, WcStatus};
 use crate::wire::ext::rnr_delay;
 use crate::wire::num::Psn;
+
+/// Early tries that send one packet; later ones go back.
+const PROBES: u32 = 2;
+/// How much more patient an early try is where it asks for READ data again.
+const READ_PATIENCE: u32 = 4;
 
 /// Retry state of a requester.
 pub(super) struct Retry {
@@ -44,8 +49,8 @@ pub(super) struct Retry {
     rnr_until: Time,
     /// A packet whose round trip is being measured, and when it left.
     timed: Option<(Psn, Time)>,
-    /// Smoothed round trip, once one was measured.
-    round_trip: Option<Duration>,
+    /// Smoothed round trip and its mean deviation, once one was measured.
+    round_trip: Option<(Duration, Duration)>,
     /// READ responses were missing at this PSN, and it was asked for again.
     pub(super) read_gap: Option<Psn>,
 }
@@ -133,8 +138,9 @@ impl Retry {
     fn early_delay(&self, least: Duration) -> Duration {
         let delay = match self.round_trip {
             // Not measured yet: be patient.
-            None => least * 8,
-            Some(round_trip) => (round_trip * 4).max(least),
+            None => least * 32,
+            // As TCP reckons (RFC 6298).
+            Some((smooth, deviation)) => (smooth + deviation * 4).max(least),
         };
         delay.saturating_mul(1 << self.early_tries.min(16))
     }
@@ -162,6 +168,9 @@ impl Qp {
         }
         retry.early_deadline = match sh.config.early_retry {
             Duration::ZERO => retry.ack_deadline,
+            least if self.req.queue.front().is_some_and(SendWqe::is_read) => {
+                (now + retry.early_delay(least * READ_PATIENCE)).min(retry.ack_deadline)
+            }
             least => (now + retry.early_delay(least)).min(retry.ack_deadline),
         };
         sh.timers.wake_by(self.key.slot, retry.deadline());
@@ -178,7 +187,12 @@ impl Qp {
         {
             retry.timed = None;
             let sample = now.since(left);
-            retry.round_trip = Some(retry.round_trip.map_or(sample, |smooth| (smooth * 7 + sample) / 8));
+            retry.round_trip = Some(match retry.round_trip {
+                None => (sample, sample / 2),
+                Some((smooth, deviation)) => {
+                    ((smooth * 7 + sample) / 8, (deviation * 3 + smooth.abs_diff(sample)) / 4)
+                }
+            });
         }
         retry.ack_deadline = Time::NEVER;
         retry.early_deadline = Time::NEVER;
@@ -248,6 +262,7 @@ impl Qp {
         }
         retry.stop();
         retry.rnr_until = now + rnr_delay(timer);
+        sh.timers.remove(self.key.slot);
         sh.timers.wake_by(self.key.slot, retry.rnr_until);
         self.go_back(sh);
     }
@@ -283,7 +298,7 @@ impl Qp {
                 // READs are asked for again as they are; the peer knows what it has answered.
                 self.req.read_window.gap();
                 self.go_back(sh);
-            } else if retry.early_tries > 1 {
+            } else if retry.early_tries > PROBES {
                 self.req.silence();
                 self.go_back(sh);
             } else {
