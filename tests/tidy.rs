@@ -92,6 +92,7 @@ const UNSAFE: &[&str] = &[
     // An allocator that counts is an `unsafe impl`.
     "tests/alloc.rs",
     "tests/engine_alloc.rs",
+    "tests/soft_alloc.rs",
     "bdev/tests/alloc.rs",
 ];
 
