@@ -363,8 +363,9 @@ impl BlockQueue for DelayQueue {
         if !self.fresh.is_empty() || !self.cancelled.is_empty() || !self.late.is_empty() {
             return Time::ZERO;
         }
-        let due = self.due.peek().map_or(Time::NEVER, |Reverse((at, ..))| *at);
-        due.min(self.base.next_deadline())
+        // What was cancelled stays in `due` until its time: with nothing held that is nobody's.
+        let due = self.due.peek().filter(|_| !self.held.is_empty());
+        due.map_or(Time::NEVER, |Reverse((at, ..))| *at).min(self.base.next_deadline())
     }
 }
 
@@ -438,6 +439,7 @@ mod tests {
         driver.queue().cancel(write);
         assert_eq!(driver.poll(), [Completion { id: write, result: Err(IoError::Cancelled) }]);
         assert_eq!(driver.queue().in_flight(), 0);
+        assert_eq!(driver.queue().next_deadline(), Time::NEVER, "nothing is left to be done");
         assert_eq!(Driver::open(&**device.base(), 1).read(0, 512).unwrap(), [0; 512]);
 
         let device = over_malloc(Hold::After);
