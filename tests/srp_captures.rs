@@ -3,8 +3,10 @@
 //! The captures show Linux's ib_srp (kernels 6.1 and 6.12) against LIO's ib_srpt and against a
 //! small user-space target; `tests/captures` holds them.
 
+#[path = "common/pcap.rs"]
+mod pcap;
+
 use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use srpoll::wire::bth::Operation;
@@ -18,46 +20,6 @@ use srpoll::wire::srp::{
 const IMMEDIATE_OFFSET: u16 = 68;
 /// Bytes of the RDMA-CM header in front of a login request.
 const RDMA_CM_HEADER: usize = 36;
-
-/// A RoCEv2 datagram: source, destination, and the UDP payload without the ICRC.
-struct Datagram {
-    source: IpAddr,
-    destination: IpAddr,
-    payload: Vec<u8>,
-}
-
-fn datagrams(file: &[u8]) -> Vec<Datagram> {
-    assert_eq!(file[..4], [0xd4, 0xc3, 0xb2, 0xa1], "a little-endian pcap file");
-    let mut datagrams = Vec::new();
-    let mut at = 24;
-    while at + 16 <= file.len() {
-        let len = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
-        let frame = &file[at + 16..at + 16 + len];
-        at += 16 + len;
-        let udp_at = match frame[12..14] {
-            [0x08, 0x00] if frame[23] == 17 => 34,
-            [0x86, 0xdd] if frame[20] == 17 => 54,
-            _ => continue,
-        };
-        if frame[udp_at + 2..udp_at + 4] != 4791_u16.to_be_bytes() {
-            continue;
-        }
-        let udp_len = usize::from(u16::from_be_bytes([frame[udp_at + 4], frame[udp_at + 5]]));
-        let (source, destination) = if udp_at == 34 {
-            let ip = |at: usize| IpAddr::from(<[u8; 4]>::try_from(&frame[at..at + 4]).unwrap());
-            (ip(26), ip(30))
-        } else {
-            let ip = |at: usize| IpAddr::from(<[u8; 16]>::try_from(&frame[at..at + 16]).unwrap());
-            (ip(22), ip(38))
-        };
-        datagrams.push(Datagram {
-            source,
-            destination,
-            payload: frame[udp_at + 8..udp_at + udp_len - 4].to_vec(),
-        });
-    }
-    datagrams
-}
 
 /// The IU written again from its parsed value, and its name.
 fn again(iu: &[u8]) -> (&'static str, Vec<u8>) {
@@ -139,15 +101,15 @@ fn login(mad: &[u8]) -> Option<(&'static str, Vec<u8>, Vec<u8>)> {
     }
 }
 
-fn count(file: &[u8]) -> BTreeMap<&'static str, usize> {
+fn count(file: &str) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     let mut parts: HashMap<_, Vec<u8>> = HashMap::new();
     let mut check = |name, original: &[u8], emitted: &[u8]| {
         assert_eq!(original, emitted, "{name}");
         *counts.entry(name).or_default() += 1;
     };
-    for datagram in datagrams(file) {
-        let packet = Packet::parse(&datagram.payload).expect("a RoCE packet");
+    for frame in pcap::roce_frames(file) {
+        let packet = Packet::parse(frame.ib()).expect("a RoCE packet");
         match packet.bth.opcode.operation() {
             Operation::Datagram => {
                 if let Some((name, original, emitted)) = login(packet.payload) {
@@ -156,7 +118,7 @@ fn count(file: &[u8]) -> BTreeMap<&'static str, usize> {
             }
             Operation::Send => {
                 let position = packet.bth.opcode.position();
-                let key = (datagram.source, datagram.destination, packet.bth.dest_qpn);
+                let key = (frame.source(), frame.destination(), packet.bth.dest_qpn);
                 let message = parts.entry(key).or_default();
                 if position.begins() {
                     message.clear();
@@ -180,7 +142,7 @@ fn every_information_unit_of_every_capture_is_emitted_again() {
     files.sort();
     let mut table = String::new();
     for path in files {
-        let counts = count(&std::fs::read(&path).unwrap());
+        let counts = count(path.file_name().unwrap().to_str().unwrap());
         table.push_str(&format!("{}\n", path.file_stem().unwrap().to_str().unwrap()));
         for (name, count) in counts {
             table.push_str(&format!("  {count:5} {name}\n"));

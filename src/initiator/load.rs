@@ -271,8 +271,9 @@ impl Load {
             (Phase::Running, Stop::After(time)) => self.started + time,
             _ => Time::NEVER,
         };
-        let again = self.again.iter().map(|io| io.not_before).min().unwrap_or(Time::NEVER);
-        end.min(again).max(now)
+        // Those that are due already wait for a request, which comes with something else.
+        let later = self.again.iter().map(|io| io.not_before).filter(|&at| at > now);
+        end.min(later.min().unwrap_or(Time::NEVER))
     }
 
     fn move_phase(&mut self, now: Time, watch: &mut impl Watch) {
