@@ -70,7 +70,7 @@ fn every_nexus_hears_once_of_what_changes() {
 }
 
 #[test]
-fn a_file_that_is_cut_short_or_unlinked_is_reported() {
+fn a_file_that_is_cut_short_unlinked_or_replaced_is_reported() {
     let (target, local) = (address(11), address(12));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");
@@ -102,6 +102,16 @@ fn a_file_that_is_cut_short_or_unlinked_is_reported() {
     fs::remove_file(&path).unwrap();
     until("a warning", || instance.log().contains("was unlinked").then_some(()));
     assert_eq!(host.read(0, 127).said, "GOOD", "its data is there");
+
+    File::create(&path).unwrap().set_len(64 << 10).unwrap();
+    let said = until("a unit attention", || {
+        let said = host.ready(0);
+        (said != "GOOD").then_some(said)
+    });
+    assert!(said.contains(CAPACITY_CHANGED), "{said}");
+    let said = host.read(0, 0).said;
+    assert!(said.starts_with("MEDIUM ERROR"), "{said}");
+    assert!(instance.log().contains("was replaced by another file"), "{}", instance.log());
 }
 
 /// A `srpoll perf` that runs.

@@ -37,8 +37,11 @@ pub(super) enum Zeroing {
 enum AtPath {
     /// The file itself.
     Itself,
-    /// Another file; the one that is served has another name, or none.
+    /// Another file; the one that is served has another name.
     Another,
+    /// Another file, and the one that is served has no name at all: what is written to it is lost
+    /// with the process, and after a restart another medium has this one's identity.
+    Replaced,
     /// Nothing; the file that is served has another name.
     Nothing,
     /// Nothing; the file that is served has no name at all.
@@ -106,8 +109,8 @@ impl File {
     /// Takes the present size over.
     pub(super) fn rescan(&self) -> Result<Geometry, OpenError> {
         let what = self.path.display().to_string();
-        if !self.is_block_device && self.check_path() == AtPath::Another {
-            let why = "it was replaced by another file; delete the bdev and create it anew to serve that one";
+        if !self.is_block_device && matches!(self.check_path(), AtPath::Another | AtPath::Replaced) {
+            let why = "another file lies there now; delete the bdev and create it anew to serve that one";
             return Err(OpenError::new(what, why));
         }
         let len_bytes =
@@ -157,13 +160,13 @@ impl File {
         if self.is_block_device {
             return;
         }
+        self.check_path();
         let generation = self.generation();
         let Ok(stat) = rustix::fs::fstat(&self.fd) else { return };
         // Else a rescan took another size over meanwhile.
         if generation == self.generation() {
             self.found(stat.st_size.unsigned_abs());
         }
-        self.check_path();
     }
 
     /// Looks at what the path names now; the log says so when that is something else than before.
@@ -171,6 +174,7 @@ impl File {
         let Ok(stat) = rustix::fs::fstat(&self.fd) else { return AtPath::Itself };
         let at_path = match fs::metadata(&self.path) {
             Ok(there) if (there.dev(), there.ino()) == (stat.st_dev, stat.st_ino) => AtPath::Itself,
+            Ok(_) if stat.st_nlink == 0 => AtPath::Replaced,
             Ok(_) => AtPath::Another,
             Err(_) if stat.st_nlink == 0 => AtPath::Unlinked,
             Err(_) => AtPath::Nothing,
@@ -182,8 +186,11 @@ impl File {
         let (name, path) = (&self.name, self.path.display());
         match at_path {
             AtPath::Itself => tracing::info!("{name}: {path} is the file that is served again"),
-            AtPath::Another => tracing::error!(
-                "{name}: {path} was replaced by another file; the old one is served until the bdev is deleted"
+            AtPath::Another => tracing::warn!(
+                "{name}: {path} was renamed and is served on; another file lies at its path now"
+            ),
+            AtPath::Replaced => tracing::error!(
+                "{name}: {path} was replaced by another file; I/O fails until the bdev is deleted and made anew"
             ),
             AtPath::Nothing => {
                 tracing::warn!("{name}: {path} was renamed; it is served as long as the bdev is there");
@@ -195,14 +202,23 @@ impl File {
         at_path
     }
 
+    /// Whether a file that will be there after a restart no more was replaced by another.
+    fn is_replaced(&self) -> bool {
+        self.at_path.load(Ordering::Relaxed) == AtPath::Replaced as u8
+    }
+
     /// The file was found to have `len_bytes`; the log says so when that changes what is there.
     pub(super) fn found(&self, len_bytes: u64) {
         let promised = self.geometry().len_bytes();
-        let live = len_bytes.min(promised);
+        let replaced = self.is_replaced();
+        let live = if replaced { 0 } else { len_bytes.min(promised) };
         let before = self.live_bytes.swap(live, Ordering::AcqRel).min(promised);
         let (name, path) = (&self.name, self.path.display());
         if live != before {
             self.generation.fetch_add(1, Ordering::Release);
+        }
+        if replaced {
+            return;
         }
         if live < before {
             tracing::error!(

@@ -223,7 +223,7 @@ fn a_file_that_shrinks_or_grows_reaches_the_shards() {
     std::fs::rename(&path, folder.path().join("away")).unwrap();
     File::create(&path).unwrap().set_len(1 << 20).unwrap();
     let error = call(&mut model, "bdev_uring_rescan", json!({"name": "u"})).unwrap_err();
-    assert!(error.message.contains("was replaced by another file"), "{error}");
+    assert!(error.message.contains("another file lies there now"), "{error}");
 }
 
 #[test]
