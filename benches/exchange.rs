@@ -24,7 +24,12 @@ const BLOCK_BYTES: usize = 4096;
 const MOST_IN_FLIGHT: usize = 256;
 /// A turn that took longer was interrupted by another process: it says nothing about us.
 const INTERRUPTED: Duration = Duration::from_micros(500);
-const RUN: Duration = Duration::from_secs(2);
+
+/// How long each depth runs; EXCHANGE_MS sets it, for machines that others use too.
+fn run_time() -> Duration {
+    let asked = std::env::var("EXCHANGE_MS").ok().and_then(|text| text.parse().ok());
+    Duration::from_millis(asked.unwrap_or(2000))
+}
 
 struct Node {
     device: Device,
@@ -154,11 +159,11 @@ const EMPTY: Wc =
     Wc { wr_id: 0, status: WcStatus::Success, opcode: WcOpcode::Send, len_bytes: 0, qpn: Qpn::new(0) };
 
 fn initiator(mut node: Node, clock: Clock, depth: usize, stop: &AtomicBool) -> (u64, Duration, Node) {
-    let start = Instant::now();
+    let (start, run) = (Instant::now(), run_time());
     let mut wcs = [EMPTY; 64];
     let mut done = 0;
     let mut send: Vec<u64> = (0..depth as u64).collect();
-    while start.elapsed() < RUN {
+    while start.elapsed() < run {
         let now = clock.now();
         for command in send.drain(..) {
             let at = (MOST_IN_FLIGHT + command as usize) * BLOCK_BYTES;
@@ -205,15 +210,16 @@ fn run(depth: usize) {
         let _ = reactors::affinity::pin(cores[n % cores.len()]);
     };
     let (ours, cost) = std::thread::scope(|scope| {
-        let target = scope.spawn(|| {
+        let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let target = named("target").spawn_scoped(scope, || {
             pin(1);
             target(b, clock, peer, &stop)
         });
-        let initiator = scope.spawn(|| {
+        let initiator = named("initiator").spawn_scoped(scope, || {
             pin(0);
             initiator(a, clock, depth, &stop)
         });
-        (initiator.join().unwrap(), target.join().unwrap())
+        (initiator.unwrap().join().unwrap(), target.unwrap().join().unwrap())
     });
     let (done, took, _) = ours;
     let sent = *cost.node.device.counters();
@@ -235,7 +241,8 @@ fn main() {
         return;
     }
     reactors::affinity::available();
-    for depth in [1, 8, 32, 64, 128] {
+    let asked: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    for &depth in if asked.is_empty() { &[1, 8, 32, 64, 128][..] } else { &asked } {
         run(depth);
     }
 }

@@ -47,7 +47,7 @@ impl PortConfig {
         PortConfig {
             shards,
             scope_id: 0,
-            // 2 MiB hold what 512 packets of 4 KiB take up in the kernel.
+            // The kernel gives twice this, which holds 1,000 packets of 4 KiB with its overhead.
             recv_buffer_bytes: 4 << 20,
             send_buffer_bytes: 4 << 20,
         }
