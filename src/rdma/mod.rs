@@ -5,6 +5,7 @@
 //! * `soft`, `sim` (floor 3): providers on top of the engine.
 
 pub mod engine;
+mod forward;
 pub mod sim;
 pub mod soft;
 pub mod verbs;

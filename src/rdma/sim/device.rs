@@ -11,21 +11,16 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
-use reactors::memory::Region;
 use reactors::time::Time;
 
 use super::net::{Datagram, Faults, NetCounters, Network};
 use crate::cm::{Cm, CmConfig};
 use crate::rdma::engine::{Engine, EngineConfig, Outgoing, Sink};
-use crate::rdma::verbs::{
-    Access, AsyncEvent, ConnEvent, ConnId, ConnReply, ConnectAttr, Connections, CqId, Device, DeviceCaps,
-    ListenerId, MrKeys, Path, PdId, QpId, QpInit, QpModify, QpState, RecvWr, SendWr, Service, SrqId,
-    VerbsError, Wc,
-};
+use crate::rdma::verbs::{ConnEvent, ConnId, ConnectAttr, Connections, Device, Path, VerbsError};
 use crate::wire::bth::{Bth, Opcode};
 use crate::wire::ext::Deth;
 use crate::wire::mad::MAD_LEN;
-use crate::wire::num::{LKey, Psn, Qpn};
+use crate::wire::num::{Psn, Qpn};
 use crate::wire::packet::{Ext, Packet};
 
 /// Bytes of a datagram to QPN 1: BTH, DETH, MAD.
@@ -345,60 +340,7 @@ impl Sink for Antenna<'_> {
 }
 
 impl Device for SimDevice {
-    fn caps(&self) -> DeviceCaps {
-        self.engine.caps()
-    }
-    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.engine.alloc_pd()
-    }
-    fn register(&mut self, pd: PdId, region: &Region, access: Access) -> Result<MrKeys, VerbsError> {
-        self.engine.register(pd, region, access)
-    }
-    fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError> {
-        self.engine.deregister(lkey)
-    }
-    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
-        self.engine.create_cq(depth)
-    }
-    fn create_srq(&mut self, pd: PdId, depth: u32) -> Result<SrqId, VerbsError> {
-        self.engine.create_srq(pd, depth)
-    }
-    fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
-        self.engine.arm_srq_limit(srq, limit)
-    }
-    fn create_qp(&mut self, init: &QpInit) -> Result<QpId, VerbsError> {
-        self.engine.create_qp(init)
-    }
-    fn qpn(&self, qp: QpId) -> Result<Qpn, VerbsError> {
-        self.engine.qpn(qp)
-    }
-    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        self.engine.qp_state(qp)
-    }
-    fn modify_qp(&mut self, now: Time, qp: QpId, change: &QpModify) -> Result<(), VerbsError> {
-        self.engine.modify_qp(now, qp, change)
-    }
-    fn destroy_qp(&mut self, now: Time, qp: QpId) -> Result<(), VerbsError> {
-        self.engine.destroy_qp(now, qp)
-    }
-    fn post_send(&mut self, now: Time, qp: QpId, wr: &SendWr) -> Result<(), VerbsError> {
-        self.engine.post_send(now, qp, wr)
-    }
-    fn post_recv(&mut self, qp: QpId, wr: &RecvWr) -> Result<(), VerbsError> {
-        self.engine.post_recv(qp, wr)
-    }
-    fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr) -> Result<(), VerbsError> {
-        self.engine.post_srq_recv(srq, wr)
-    }
-    fn poll_cq(&mut self, cq: CqId, into: &mut [Wc]) -> usize {
-        self.engine.poll_cq(cq, into)
-    }
-    fn poll_event(&mut self) -> Option<AsyncEvent> {
-        self.engine.poll_event()
-    }
-    fn last_heard(&self, qp: QpId) -> Result<Time, VerbsError> {
-        self.engine.last_heard(qp)
-    }
+    crate::rdma::forward::verbs_of_engine!(engine);
 
     fn progress(&mut self, now: Time) -> usize {
         let received = self.receive(now);
@@ -429,32 +371,10 @@ impl Device for SimDevice {
 }
 
 impl Connections for SimDevice {
-    fn listen(&mut self, local: Option<IpAddr>, service: Service) -> Result<ListenerId, VerbsError> {
-        self.cm()?.listen(local, service)
-    }
-    fn unlisten(&mut self, listener: ListenerId) -> Result<(), VerbsError> {
-        self.cm()?.unlisten(listener)
-    }
+    crate::rdma::forward::connections_of_cm!(cm);
+
     fn connect(&mut self, now: Time, attr: &ConnectAttr) -> Result<ConnId, VerbsError> {
         self.cm()?.connect(now, attr)
-    }
-    fn accept(
-        &mut self,
-        now: Time,
-        conn: ConnId,
-        reply: &ConnReply,
-        private: &[u8],
-    ) -> Result<(), VerbsError> {
-        self.cm()?.accept(now, conn, reply, private)
-    }
-    fn reject(&mut self, now: Time, conn: ConnId, reason: u16, private: &[u8]) -> Result<(), VerbsError> {
-        self.cm()?.reject(now, conn, reason, private)
-    }
-    fn established(&mut self, now: Time, conn: ConnId) -> Result<(), VerbsError> {
-        self.cm()?.established(now, conn)
-    }
-    fn disconnect(&mut self, now: Time, conn: ConnId) -> Result<(), VerbsError> {
-        self.cm()?.disconnect(now, conn)
     }
     fn poll_conn(&mut self) -> Option<ConnEvent> {
         self.cm.as_mut().and_then(Connections::poll_conn)

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
-use reactors::memory::Region;
 use reactors::time::Time;
 
 use super::counters::Counters;
@@ -16,12 +15,9 @@ use super::steer::{ShardLinks, reversed, shard_of};
 use super::transmit::{Faults, Outbound, Transmitter};
 use crate::cm::{CmConfig, CmStats};
 use crate::rdma::engine::{self, Engine, EngineConfig};
-use crate::rdma::verbs::{
-    Access, AsyncEvent, CqId, Device as Verbs, DeviceCaps, MrKeys, Path, PdId, QpId, QpInit, QpModify,
-    QpState, RecvWr, SendWr, SrqId, VerbsError, Wc,
-};
+use crate::rdma::verbs::{Device as Verbs, Path};
 use crate::wire::bth::Bth;
-use crate::wire::num::{LKey, Qpn};
+use crate::wire::num::Qpn;
 
 /// What a device is made of.
 #[derive(Debug)]
@@ -246,63 +242,7 @@ impl Device {
 }
 
 impl Verbs for Device {
-    fn caps(&self) -> DeviceCaps {
-        self.engine.caps()
-    }
-    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.engine.alloc_pd()
-    }
-    fn register(&mut self, pd: PdId, region: &Region, access: Access) -> Result<MrKeys, VerbsError> {
-        self.engine.register(pd, region, access)
-    }
-    fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError> {
-        self.engine.deregister(lkey)
-    }
-    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
-        self.engine.create_cq(depth)
-    }
-    fn create_srq(&mut self, pd: PdId, depth: u32) -> Result<SrqId, VerbsError> {
-        self.engine.create_srq(pd, depth)
-    }
-    fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
-        self.engine.arm_srq_limit(srq, limit)
-    }
-    fn create_qp(&mut self, init: &QpInit) -> Result<QpId, VerbsError> {
-        self.engine.create_qp(init)
-    }
-    fn qpn(&self, qp: QpId) -> Result<Qpn, VerbsError> {
-        self.engine.qpn(qp)
-    }
-    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        self.engine.qp_state(qp)
-    }
-    fn modify_qp(&mut self, now: Time, qp: QpId, change: &QpModify) -> Result<(), VerbsError> {
-        self.engine.modify_qp(now, qp, change)
-    }
-    fn destroy_qp(&mut self, now: Time, qp: QpId) -> Result<(), VerbsError> {
-        self.engine.destroy_qp(now, qp)
-    }
-    #[inline]
-    fn post_send(&mut self, now: Time, qp: QpId, wr: &SendWr) -> Result<(), VerbsError> {
-        self.engine.post_send(now, qp, wr)
-    }
-    fn post_recv(&mut self, qp: QpId, wr: &RecvWr) -> Result<(), VerbsError> {
-        self.engine.post_recv(qp, wr)
-    }
-    #[inline]
-    fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr) -> Result<(), VerbsError> {
-        self.engine.post_srq_recv(srq, wr)
-    }
-    #[inline]
-    fn poll_cq(&mut self, cq: CqId, into: &mut [Wc]) -> usize {
-        self.engine.poll_cq(cq, into)
-    }
-    fn poll_event(&mut self) -> Option<AsyncEvent> {
-        self.engine.poll_event()
-    }
-    fn last_heard(&self, qp: QpId) -> Result<Time, VerbsError> {
-        self.engine.last_heard(qp)
-    }
+    crate::rdma::forward::verbs_of_engine!(engine);
 
     /// Sends first, then receives: what was posted since the last turn leaves together with the
     /// acknowledgements of the last batch, in one train where they fit.

@@ -1,16 +1,12 @@
 //! QPN 1: management datagrams in UD packets, and the connection manager behind them.
 
-use std::net::IpAddr;
-
 use reactors::time::Time;
 
 use super::device::Device;
 use super::steer::is_link_local;
 use super::transmit::Transmitter;
 use crate::cm::{Cm, CmConfig};
-use crate::rdma::verbs::{
-    ConnEvent, ConnId, ConnReply, ConnectAttr, Connections, ListenerId, Path, Service, VerbsError,
-};
+use crate::rdma::verbs::{ConnEvent, ConnId, ConnectAttr, Connections, Path, VerbsError};
 use crate::wire::bth::{Bth, Opcode};
 use crate::wire::ext::Deth;
 use crate::wire::mad::MAD_LEN;
@@ -91,12 +87,8 @@ impl Device {
 
 /// On the shard that has the connection manager; on others every call is an error.
 impl Connections for Device {
-    fn listen(&mut self, local: Option<IpAddr>, service: Service) -> Result<ListenerId, VerbsError> {
-        self.cm()?.listen(local, service)
-    }
-    fn unlisten(&mut self, listener: ListenerId) -> Result<(), VerbsError> {
-        self.cm()?.unlisten(listener)
-    }
+    crate::rdma::forward::connections_of_cm!(cm);
+
     fn connect(&mut self, now: Time, attr: &ConnectAttr) -> Result<ConnId, VerbsError> {
         if is_link_local(attr.path.remote) && attr.path.scope_id == 0 {
             return Err(VerbsError::Invalid("link-local address without an interface"));
@@ -106,24 +98,6 @@ impl Connections for Device {
             return Err(VerbsError::NotFound("port with the local address"));
         }
         self.cm()?.connect(now, attr)
-    }
-    fn accept(
-        &mut self,
-        now: Time,
-        conn: ConnId,
-        reply: &ConnReply,
-        private: &[u8],
-    ) -> Result<(), VerbsError> {
-        self.cm()?.accept(now, conn, reply, private)
-    }
-    fn reject(&mut self, now: Time, conn: ConnId, reason: u16, private: &[u8]) -> Result<(), VerbsError> {
-        self.cm()?.reject(now, conn, reason, private)
-    }
-    fn established(&mut self, now: Time, conn: ConnId) -> Result<(), VerbsError> {
-        self.cm()?.established(now, conn)
-    }
-    fn disconnect(&mut self, now: Time, conn: ConnId) -> Result<(), VerbsError> {
-        self.cm()?.disconnect(now, conn)
     }
     fn poll_conn(&mut self) -> Option<ConnEvent> {
         self.gsi.as_mut()?.cm.poll_event()
