@@ -277,9 +277,7 @@ impl Pair {
     /// Lets everything happen until the world is quiet, for `limit` at most.
     pub fn settle(&mut self, limit: Duration) {
         let end = self.world.now() + limit;
-        while self.world.next_event() <= end {
-            self.world.step(end);
-        }
+        while self.world.next_event() <= end && self.world.step(end) {}
     }
 
     pub fn settle_1s(&mut self) {
