@@ -11,7 +11,7 @@ use bdev::io::OpKind;
 use reactors::time::Time;
 use srpoll::initiator::load::{Load, LoadError, Pattern, Report, Stop, Workload};
 use srpoll::initiator::scan::{Pace, scan, wait_live};
-use srpoll::initiator::{DescriptorForm, Session, SessionConfig};
+use srpoll::initiator::{DescriptorForm, Session, SessionConfig, SessionState};
 use srpoll::rdma::sim::device::SimDevice;
 use srpoll::rdma::sim::net::Faults;
 use srpoll::wire::scsi::lun::Lun;
@@ -20,9 +20,8 @@ use rig::{Rig, Setup, TARGET, disk, host, lun, ms, secs};
 
 type Happening = Box<dyn Fn(&mut Rig)>;
 
-/// What happens how long after the login.
-fn plan<const N: usize>(happenings: [(Duration, fn(&mut Rig)); N]) -> Vec<(Duration, Happening)> {
-    happenings.map(|(after, happen)| (after, Box::new(happen) as Happening)).into()
+fn happening(happen: fn(&mut Rig)) -> Happening {
+    Box::new(happen)
 }
 
 /// Lets the rest of the rig work whenever the initiator looks at the clock, and the clock jump
@@ -154,7 +153,7 @@ fn a_cut_network_ends_the_session_or_is_survived() {
         let workload = Workload { stop: Stop::After(secs(30)), depth: 2, ..mixed(4096) };
         let slow = Faults { delay: ms(2), ..Faults::NONE };
         rig.wire.with_net(|net| net.set_faults(slow));
-        let plan = plan([(secs(1), part), (secs(15), heal)]);
+        let plan = vec![(secs(1), happening(part)), (secs(15), happening(heal))];
         let (ended, session) = load(&mut rig, config, workload, plan);
         if reconnect.is_some() {
             let report = good(ended);
@@ -174,7 +173,7 @@ fn a_short_cut_is_not_even_noticed() {
     let mut rig = Rig::new(Setup::new(vec![lun(0, disk::malloc(8))]));
     let workload = Workload { stop: Stop::After(secs(8)), depth: 2, ..mixed(4096) };
     rig.wire.with_net(|net| net.set_faults(Faults { delay: ms(2), ..Faults::NONE }));
-    let plan = plan([(secs(2), part), (ms(3500), heal)]);
+    let plan = vec![(secs(2), happening(part)), (ms(3500), happening(heal))];
     let (ended, session) = load(&mut rig, config(), workload, plan);
     assert_eq!(good(ended).retries, 0);
     assert_eq!(session.counters().losses, 0);
@@ -203,4 +202,20 @@ fn a_back_end_that_stalls_is_aborted_and_no_data_are_lost() {
         drop(session);
         rig.clean();
     }
+}
+
+#[test]
+fn an_idle_session_stays_and_a_target_that_went_silent_is_found() {
+    let mut rig = Rig::simple();
+    let config = SessionConfig { reconnect_delay: None, ..config() };
+    let index = rig.live_session(0, config);
+    rig.run(secs(120));
+    let counters = *rig.sessions[index].counters();
+    assert_eq!((rig.sessions[index].state(), counters.losses), (SessionState::Live, 0));
+    part(&mut rig);
+    rig.until_within("the initiator finds out", secs(15), |rig| {
+        rig.sessions[index].state() == SessionState::Lost
+    });
+    assert!(rig.sessions[index].counters().probes > 0);
+    rig.clean();
 }

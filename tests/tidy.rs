@@ -93,6 +93,7 @@ const UNSAFE: &[&str] = &[
     "tests/alloc.rs",
     "tests/engine_alloc.rs",
     "tests/soft_alloc.rs",
+    "tests/srp_alloc.rs",
     "bdev/tests/alloc.rs",
 ];
 

@@ -142,11 +142,14 @@ pub fn wait_live<D: Device + Connections>(
     }
 }
 
-/// Logs out and waits for the end.
+/// Logs out and waits for the end. Of a session that was lost the target is told once.
 pub fn close<D: Device + Connections>(session: &mut Session<D>, pace: &mut impl Pace) {
     session.close(pace.now());
-    while session.state() != SessionState::Closed {
+    loop {
         let busy = session.poll(pace.now());
+        if session.state() == SessionState::Closed {
+            return;
+        }
         pace.turn(busy > 0, session.next_deadline());
     }
 }
