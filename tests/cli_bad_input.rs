@@ -126,7 +126,7 @@ fn words_that_make_no_sense() {
             vec!["--soft", "127.0.0.1", "--fault", "loss=1%"],
             2,
             "invalid value 'loss=1%' for '--fault <SPEC>': no fault \"loss\": there are drop, dup, reorder, \
-             corrupt, seed (see --help)",
+             corrupt, rcvbuf, seed (see --help)",
         ),
         (
             vec!["--soft", "127.0.0.1", "--memory", "1M"],

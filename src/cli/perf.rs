@@ -112,7 +112,7 @@ pub struct PerfArgs {
     /// What to do without work: spin, or sleep after there was none for so long
     #[arg(long, value_name = "spin|sleep[:TIME]", default_value = "sleep:50us", value_parser = units::idle)]
     idle: Idle,
-    /// Faults to inject into packets: drop=1%,dup=1%,reorder=1%,corrupt=0.1%,seed=N
+    /// Faults to inject into packets: drop=1%,dup=1%,reorder=1%,corrupt=0.1%,rcvbuf=SIZE,seed=N
     #[arg(long, value_name = "SPEC", value_parser = units::fault)]
     fault: Option<Fault>,
     /// Check all data: blocks are written before they are read, and read back at the end
@@ -237,7 +237,7 @@ impl PerfArgs {
         let mut config = soft::DeviceConfig::new(guid_of(self.local.ip()));
         config.fault = self.fault;
         let mut device = soft::Device::new(config);
-        let port = PortConfig { scope_id: self.scope_id(), ..PortConfig::new(1) };
+        let port = PortConfig { scope_id: self.scope_id(), ..PortConfig::new(1).with(self.fault) };
         for socket in open_port(self.local.ip(), &port)? {
             device.add_port(socket);
         }

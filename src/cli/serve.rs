@@ -94,7 +94,7 @@ pub struct ServeArgs {
     /// Most sessions
     #[arg(long, value_name = "N", default_value_t = Wishes::default().max_sessions)]
     max_sessions: u32,
-    /// Faults to inject into packets, for tests: drop=1%,dup=1%,reorder=1%,corrupt=0.1%,seed=N
+    /// Faults to inject into packets, for tests: drop=1%,dup=1%,reorder=1%,corrupt=0.1%,rcvbuf=SIZE,seed=N
     #[arg(long, value_name = "SPEC", value_parser = units::fault)]
     fault: Option<Fault>,
 }

@@ -61,7 +61,7 @@ pub fn per_million(text: &str) -> Result<u32, String> {
     u32::try_from(ppm).ok().filter(|&ppm| ppm <= 1_000_000).ok_or_else(bad)
 }
 
-/// `drop=1%,dup=1%,reorder=1%,corrupt=0.1%,seed=N`, each part optional, at least one there.
+/// `drop=1%,dup=1%,reorder=1%,corrupt=0.1%,rcvbuf=SIZE,seed=N`, each part optional, at least one there.
 pub fn fault(text: &str) -> Result<Fault, String> {
     let mut fault = Fault::default();
     let mut seen: Vec<&str> = Vec::new();
@@ -81,7 +81,16 @@ pub fn fault(text: &str) -> Result<Fault, String> {
             "seed" => {
                 fault.seed = number(value).ok_or_else(|| format!("the seed \"{value}\" is no number"))?
             }
-            _ => return Err(format!("no fault \"{key}\": there are drop, dup, reorder, corrupt, seed")),
+            "rcvbuf" => {
+                let bytes = u32::try_from(size(value)?).ok().filter(|bytes| (4096..=1 << 30).contains(bytes));
+                fault.recv_buffer_bytes =
+                    bytes.ok_or_else(|| format!("rcvbuf {value} does not lie between 4k and 1G"))?;
+            }
+            _ => {
+                return Err(format!(
+                    "no fault \"{key}\": there are drop, dup, reorder, corrupt, rcvbuf, seed"
+                ));
+            }
         }
     }
     Ok(fault)
@@ -286,13 +295,14 @@ mod tests {
     #[test]
     fn faults() {
         assert_eq!(
-            fault("drop=1%,dup=2%,reorder=0.5%,corrupt=0.1%,seed=9"),
+            fault("drop=1%,dup=2%,reorder=0.5%,corrupt=0.1%,rcvbuf=212992,seed=9"),
             Ok(Fault {
                 drop_ppm: 10_000,
                 duplicate_ppm: 20_000,
                 reorder_ppm: 5_000,
                 corrupt_ppm: 1_000,
-                seed: 9
+                seed: 9,
+                recv_buffer_bytes: 212_992
             })
         );
         assert_eq!(fault("drop=3%"), Ok(Fault { drop_ppm: 30_000, ..Fault::default() }));
@@ -300,10 +310,11 @@ mod tests {
             ("", "\"\" in the fault is not KEY=VALUE, e.g. drop=1%"),
             ("drop", "\"drop\" in the fault is not KEY=VALUE, e.g. drop=1%"),
             ("drop=1%,", "\"\" in the fault is not KEY=VALUE, e.g. drop=1%"),
-            ("loss=1%", "no fault \"loss\": there are drop, dup, reorder, corrupt, seed"),
+            ("loss=1%", "no fault \"loss\": there are drop, dup, reorder, corrupt, rcvbuf, seed"),
             ("drop=1%,drop=2%", "drop is given twice in the fault"),
             ("drop=1", "\"1\" is no rate: 0% to 100%, at most four digits behind the point"),
             ("seed=x", "the seed \"x\" is no number"),
+            ("rcvbuf=1", "rcvbuf 1 does not lie between 4k and 1G"),
         ] {
             assert_eq!(fault(text), Err(error.to_owned()), "{text}");
         }

@@ -63,6 +63,7 @@ pub struct Device {
     looped: Option<Looped>,
     counters: Counters,
     route: Route,
+    port_config: PortConfig,
 }
 
 /// Which packets stay here.
@@ -78,6 +79,7 @@ impl Device {
         let DeviceConfig { engine, cm, links, in_process, fault, seed } = config;
         let route = Route { shard: engine.shard as usize, shard_bits: engine.shard_bits };
         let mut rng = fastrand::Rng::with_seed(seed ^ u64::from(engine.shard) << 56);
+        let shards = links.as_ref().map_or(1, ShardLinks::shards);
         let injector = |way: u64| fault.map(|fault| Injector::new(fault, 2 * route.shard as u64 + way));
         Device {
             gsi: cm.map(|cm| Gsi::new(cm, rng.fork())),
@@ -90,6 +92,7 @@ impl Device {
             looped: in_process.then(Looped::new),
             counters: Counters::default(),
             route,
+            port_config: PortConfig::new(shards).with(fault),
         }
     }
 
@@ -102,8 +105,8 @@ impl Device {
         }
         let taken = match &self.links {
             Some(links) if self.route.shard > 0 => links.collect(address),
-            Some(links) => links.distribute(open_port(address, &PortConfig::new(links.shards()))?),
-            None => open_port(address, &PortConfig::new(1))?.pop(),
+            Some(links) => links.distribute(open_port(address, &self.port_config)?),
+            None => open_port(address, &self.port_config)?.pop(),
         };
         self.add_port(taken.ok_or(PortError::NotOpened(address))?);
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::wire::icrc::ICRC_LEN;
 
-/// Faults to inject into datagrams, each in parts per million of packets.
+/// Faults to inject into datagrams, rates in parts per million of packets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Fault {
     /// Lost.
@@ -15,6 +15,8 @@ pub struct Fault {
     pub corrupt_ppm: u32,
     /// Seed of the choices.
     pub seed: u64,
+    /// Receive buffer to ask for, in bytes, as if net.core.rmem_max were that; 0 is the usual one.
+    pub recv_buffer_bytes: u32,
 }
 
 /// What happens to a packet.
@@ -85,6 +87,7 @@ mod tests {
             reorder_ppm: 30_000,
             corrupt_ppm: 40_000,
             seed: 7,
+            recv_buffer_bytes: 0,
         };
         let run = |stream| {
             let mut injector = Injector::new(fault, stream);

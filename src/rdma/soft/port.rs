@@ -15,6 +15,7 @@ use std::os::fd::AsFd;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::fault::Fault;
 use super::selftest;
 use super::socket::{self, UDP_GRO, UDP_NO_CHECK6_RX};
 use super::steer::is_link_local;
@@ -50,6 +51,15 @@ impl PortConfig {
             // The kernel gives twice this, which holds 1,000 packets of 4 KiB with its overhead.
             recv_buffer_bytes: 4 << 20,
             send_buffer_bytes: 4 << 20,
+        }
+    }
+
+    /// With the receive buffer that a fault wants.
+    #[must_use]
+    pub fn with(self, fault: Option<Fault>) -> PortConfig {
+        match fault.map_or(0, |fault| fault.recv_buffer_bytes as usize) {
+            0 => self,
+            bytes => PortConfig { recv_buffer_bytes: bytes.min(self.recv_buffer_bytes), ..self },
         }
     }
 }

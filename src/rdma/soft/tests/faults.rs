@@ -6,7 +6,14 @@ use crate::rdma::soft::Fault;
 use crate::rdma::verbs::{PathMtu, SendOp, WcStatus};
 
 fn five_percent_of_all(seed: u64) -> Option<Fault> {
-    Some(Fault { drop_ppm: 50_000, duplicate_ppm: 50_000, reorder_ppm: 50_000, corrupt_ppm: 50_000, seed })
+    Some(Fault {
+        drop_ppm: 50_000,
+        duplicate_ppm: 50_000,
+        reorder_ppm: 50_000,
+        corrupt_ppm: 50_000,
+        seed,
+        recv_buffer_bytes: 0,
+    })
 }
 
 #[test]
