@@ -32,6 +32,7 @@ pub mod message;
 pub mod nexus;
 mod pipeline;
 pub mod pool;
+mod quiet;
 mod reaper;
 mod respond;
 pub mod shard;

@@ -279,7 +279,7 @@ impl<F: Fabric> Shard<F> {
             return;
         }
         if let Err(error) = completion.result {
-            self.block_failed(key, error);
+            self.block_failed(now, key, error);
             return;
         }
         task.phase = match task.op {
@@ -295,12 +295,15 @@ impl<F: Fabric> Shard<F> {
         self.run(now, key);
     }
 
-    fn block_failed(&mut self, key: Key, error: IoError) {
+    fn block_failed(&mut self, now: Time, key: Key, error: IoError) {
         self.counts.block_errors += 1;
         let Some(task) = self.tasks.get(key) else { return };
         let Some(op) = task.op else { return };
         let name = task.lun.and_then(|lun| self.luns.get(lun)).map_or("?", |lun| lun.entry.bdev.name());
-        tracing::warn!(shard = self.index, bdev = name, lba = op.extent().lba, %error, "a block operation failed");
+        if let Some(untold) = self.block_log.tell(now) {
+            let lba = op.extent().lba;
+            tracing::warn!(shard = self.index, bdev = name, lba, untold, %error, "a block operation failed");
+        }
         let fault = match error {
             IoError::Medium(_) => BlockFault::Medium,
             IoError::NoSpace => BlockFault::NoSpace,

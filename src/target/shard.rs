@@ -32,6 +32,7 @@ use super::luns::{Luns, MAX_LUNS};
 use super::manage::{Ending, Managements};
 use super::message::{Message, Peers};
 use super::pool::Pool;
+use super::quiet::Quiet;
 use super::respond::Responses;
 use super::slots::Slots;
 use super::snapshot::Snapshot;
@@ -175,6 +176,8 @@ pub struct Shard<F: Fabric> {
     /// Where SCSI puts parameter data.
     pub(super) scratch: Box<[u8]>,
     pub(super) counts: Counts,
+    /// Failures of block operations.
+    pub(super) block_log: Quiet,
     pub(super) rng: fastrand::Rng,
     pub(super) reactor: Arc<ReactorStats>,
     /// The kernel's id of the thread.
@@ -229,6 +232,7 @@ impl<F: Fabric> Shard<F> {
             admin: Admin::default(),
             scratch: vec![0; scsi::scratch_bytes(MAX_LUNS)].into(),
             counts: Counts::default(),
+            block_log: Quiet::default(),
             rng,
             reactor: seed.stats,
             tid: rustix::thread::gettid().as_raw_nonzero().get(),
