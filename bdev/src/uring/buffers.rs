@@ -7,9 +7,12 @@
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use io_uring::IoUring;
 use reactors::memory::{OutOfBounds, PAGE_BYTES, Region};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use super::ring::TENANTS;
 use crate::check::Regions;
@@ -33,6 +36,44 @@ const ANSWER_BYTES: usize = size_of::<libc::statx>();
 /// How many bounce buffers a ring has; who finds none waits for one.
 const BOUNCE_BUFFERS: u16 = 8;
 
+/// Bytes in fixed buffers, over all rings of the process.
+static FIXED_BYTES: Mutex<usize> = Mutex::new(0);
+
+fn fixed_bytes() -> MutexGuard<'static, usize> {
+    FIXED_BYTES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes in the fixed buffers of one ring, counted as long as this lives.
+#[derive(Default)]
+struct Counted(usize);
+
+impl Counted {
+    fn add(&mut self, total: &mut usize, bytes: usize) {
+        self.0 += bytes;
+        *total += bytes;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        *fixed_bytes() -= self.0;
+    }
+}
+
+/// How many more bytes fixed buffers may take: half of the limit of locked memory in all. The rings
+/// themselves count against it, too, and without a ring there is no I/O.
+fn allowance(fixed_bytes: usize) -> usize {
+    let limit = getrlimit(Resource::Memlock).current;
+    let unlimited = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    match limit.filter(|_| !unlimited) {
+        None => usize::MAX,
+        Some(bytes) => {
+            let half = usize::try_from(bytes / 2).unwrap_or(usize::MAX);
+            half.saturating_sub(fixed_bytes) / PAGE_BYTES * PAGE_BYTES
+        }
+    }
+}
+
 /// A part of a region that is a fixed buffer.
 struct Fixed {
     region: RegionId,
@@ -45,6 +86,7 @@ struct Fixed {
 pub(super) struct Buffers {
     pub(super) regions: Regions,
     fixed: Vec<Fixed>,
+    counted: Counted,
     /// Whether the kernel has a table to register in.
     has_table: bool,
     next_index: u32,
@@ -82,6 +124,7 @@ impl Buffers {
         Ok(Buffers {
             regions: Regions::new(),
             fixed: Vec::with_capacity(FIXED_SLOTS as usize),
+            counted: Counted::default(),
             has_table,
             next_index: 0,
             bounce: anonymous(usize::from(BOUNCE_BUFFERS) * BOUNCE_BYTES)?,
@@ -100,13 +143,16 @@ impl Buffers {
         }
         let len_bytes = region.len_bytes();
         let mut start = 0;
+        // Rings of other threads wait, so that together they keep to what is allowed.
+        let mut total = fixed_bytes();
         while start < len_bytes && self.next_index < FIXED_SLOTS {
             let wanted = (len_bytes - start).min(MAX_FIXED_BYTES);
-            match self.register_most(uring, region, start, wanted) {
+            match self.register_most(uring, region, start, wanted, allowance(*total)) {
                 Ok(registered) => {
                     let index = self.next_index as u16;
                     self.fixed.push(Fixed { region: id, start, end: start + registered, index });
                     self.next_index += 1;
+                    self.counted.add(&mut total, registered);
                     start += registered;
                     if registered < wanted {
                         tracing::info!(
@@ -129,15 +175,19 @@ impl Buffers {
         Ok(id)
     }
 
-    /// Registers as many of the `wanted` bytes at `start` as the kernel takes, halving.
+    /// Registers as many of the `wanted` bytes at `start` as are allowed and the kernel takes, halving.
     fn register_most(
         &self,
         uring: &IoUring,
         region: &Region,
         start: usize,
         wanted: usize,
+        allowed: usize,
     ) -> std::io::Result<usize> {
-        let mut len_bytes = wanted;
+        let mut len_bytes = wanted.min(allowed);
+        if len_bytes < wanted.min(MIN_FIXED_BYTES) {
+            return Err(std::io::Error::from_raw_os_error(libc::ENOMEM));
+        }
         loop {
             let at = region.raw(start, len_bytes).map_err(std::io::Error::other)?;
             let buffer = libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len_bytes };
