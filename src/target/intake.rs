@@ -14,6 +14,7 @@ use crate::rdma::verbs::{Wc, WcStatus};
 use crate::scsi::{self, Call, Condition, Demand, Outcome, Plan, Unit};
 use crate::srp::channel::{ChannelEvent, Command, Inbound};
 use crate::srp::descriptors::BufferRef;
+use crate::srp::task::Owner;
 use crate::srp::{Direction, SenseCode};
 use crate::wire::scsi::lun::LunField;
 use crate::wire::scsi::sense::{Asc, Sense, SenseKey};
@@ -102,6 +103,11 @@ impl<F: Fabric> Shard<F> {
                 self.counts.malformed += 1;
                 if let Some(other) = self.tasks.key_at(task) {
                     self.abort(now, other, super::task::Ending::Silent);
+                    // The answer comes at once: what the older command may still write is fenced.
+                    let in_block = |task: &Task| task.state.owner() == Owner::Block;
+                    if self.tasks.get(other).is_some_and(in_block) {
+                        self.orphan(other);
+                    }
                 }
                 if let Some(task) = self.new_task(now, seed(tag, sol_not), false) {
                     self.refuse(task, sense);

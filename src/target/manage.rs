@@ -76,9 +76,9 @@ impl<F: Fabric> Shard<F> {
                 self.managements.pending.push(Pending { task: key, shards: 1, complete: true });
                 self.end_tasks(now, victim.into_iter().collect(), from, TaskEnding::Silent);
             }
-            TmfAction::AbortTaskSet { lun } => self.manage_lun(key, &lun, nexus, Scope::Nexus),
-            TmfAction::ClearTaskSet { lun } => self.manage_lun(key, &lun, nexus, Scope::All),
-            TmfAction::LunReset { lun } => self.manage_lun(key, &lun, nexus, Scope::Reset),
+            TmfAction::AbortTaskSet { lun } => self.manage_lun(now, key, &lun, nexus, Scope::Nexus),
+            TmfAction::ClearTaskSet { lun } => self.manage_lun(now, key, &lun, nexus, Scope::All),
+            TmfAction::LunReset { lun } => self.manage_lun(now, key, &lun, nexus, Scope::Reset),
         }
     }
 
@@ -87,8 +87,8 @@ impl<F: Fabric> Shard<F> {
         Some(Arc::clone(&self.channels.get(channel)?.nexus))
     }
 
-    /// Asks every shard, this one too, to end tasks of a LUN.
-    fn manage_lun(&mut self, key: Key, lun: &RawLun, nexus: Arc<Nexus>, scope: Scope) {
+    /// Ends the tasks of a LUN, here and on every other shard.
+    fn manage_lun(&mut self, now: Time, key: Key, lun: &RawLun, nexus: Arc<Nexus>, scope: Scope) {
         let Some(lun) = lun_number(lun).filter(|&lun| self.luns.find(lun).is_some()) else {
             // LIO's answer for a LUN that does not exist, too.
             self.answer_management(key, TmfStatus::Failed);
@@ -96,14 +96,16 @@ impl<F: Fabric> Shard<F> {
         };
         let shards = self.peers.shards();
         self.managements.pending.push(Pending { task: key, shards, complete: true });
-        for shard in 0..shards {
-            let from = TmfRef { shard: self.index, task: key };
+        let from = TmfRef { shard: self.index, task: key };
+        for shard in (0..shards).filter(|&shard| shard != self.index) {
             let nexus = Arc::clone(&nexus);
             self.peers.send(shard, Message::EndTasks { lun, nexus, scope, from });
         }
+        // At once, since commands that come behind the function on its channel are not meant.
+        self.on_end_tasks(now, lun, &nexus, scope, from);
     }
 
-    /// A shard (maybe this one) asks to end tasks of a LUN.
+    /// A shard asks to end tasks of a LUN.
     pub(super) fn on_end_tasks(
         &mut self,
         now: Time,

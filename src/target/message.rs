@@ -116,7 +116,7 @@ pub enum Message {
         /// How many.
         slots: u32,
     },
-    /// To every shard: end the tasks of this LUN.
+    /// To every other shard: end the tasks of this LUN.
     EndTasks {
         /// The LUN.
         lun: u16,

@@ -488,7 +488,9 @@ impl<F: Fabric> Poller for Shard<F> {
         if self.retries() {
             return Time::ZERO;
         }
-        let block = self.luns.iter().map(|(_, lun)| lun.queue.next_deadline()).min();
+        // What is not polled, because nothing is in flight there, has no say.
+        let polled = self.luns.iter().filter(|(_, lun)| lun.queue.in_flight() > 0);
+        let block = polled.map(|(_, lun)| lun.queue.next_deadline()).min();
         self.next_slow.min(self.fabric.next_deadline()).min(block.unwrap_or(Time::NEVER))
     }
 

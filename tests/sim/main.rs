@@ -11,5 +11,6 @@ mod faults;
 mod first;
 mod login;
 mod model;
+mod random;
 mod tasks;
 mod transfer;

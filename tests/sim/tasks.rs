@@ -334,6 +334,27 @@ fn a_reset_ends_the_tasks_of_all_channels_on_both_shards() {
     rig.audit();
 }
 
+/// Commands that come right behind a function, on its channel, are not in the task set that it ends.
+#[test]
+fn what_comes_behind_a_function_is_not_ended_by_it() {
+    let (medium, mut rig) = hanging();
+    let raw = rig.raw(0);
+    let channel = rig.login(raw);
+    rig.ready(raw, channel, 0);
+    for function in [TmfFunction::AbortTaskSet, TmfFunction::ClearTaskSet, TmfFunction::LunReset] {
+        medium.hang(0..512);
+        let before = post_read(&mut rig, raw, channel, 0, 512, 0);
+        rig.run(ms(1));
+        let tmf = rig.manage(raw, channel, function, 0, NO_TASK_TAG);
+        let behind = post_read(&mut rig, raw, channel, 0, 512, 512);
+        assert_eq!(rig.answer(raw, channel, tmf).code, Some(0), "{function:?}");
+        medium.release();
+        assert!(rig.answer(raw, channel, behind).is_good(), "{function:?}");
+        assert_eq!(rig.answered(raw, channel, before), None, "{function:?}");
+        rig.audit();
+    }
+}
+
 #[test]
 fn credits_of_silently_ended_commands_come_back_by_a_request() {
     let (medium, mut rig) = hanging();
