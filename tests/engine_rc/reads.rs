@@ -50,6 +50,24 @@ fn never_more_in_flight_than_the_peer_answers_and_the_rest_waits_in_order() {
 }
 
 #[test]
+fn as_many_as_were_agreed_are_in_flight_where_they_are_small() {
+    // ib_srp offers 4, srpoll's initiator 128.
+    for (agreed, mtu) in [(1, PathMtu::B1024), (4, PathMtu::B4096), (128, PathMtu::B1024)] {
+        let mut lone = start(&Setup { max_rd_atomic: agreed, mtu, ..Setup::default() });
+        for id in 0..200 {
+            read(&mut lone, id, 512);
+        }
+        assert_eq!(lone.sent().len(), usize::from(agreed));
+        for index in 0..200 {
+            lone.answer(Opcode::ReadResponseOnly, index, ACK, &[1; 512]);
+            let next = lone.sent().len();
+            assert_eq!(next, usize::from(index + u32::from(agreed) < 200), "one more for each answer");
+        }
+        assert_eq!(lone.send_wcs().len(), 200);
+    }
+}
+
+#[test]
 fn sends_and_writes_behind_a_read_do_not_wait_for_its_answer() {
     let mut lone = start(&Setup::default());
     read(&mut lone, 0, 2000);

@@ -281,7 +281,9 @@ impl Qp {
         match wqe.wr.op {
             SendOp::Read(_) => {
                 let chunk = read_chunk_packets(sh.config.read_chunk_bytes, self.mtu_bytes());
-                let fits = req.read_psns == 0 || req.read_psns + chunk <= req.read_window.size();
+                let index = if wqe.begun { req.next.distance_from(wqe.first) as u32 } else { 0 };
+                let asks = chunk_end(index, wqe.packets, chunk) - index;
+                let fits = req.read_psns == 0 || req.read_psns + asks <= req.read_window.size();
                 (fits && req.asked.len() < req.max_reads && !self.waits_for_budget).then_some(Class::Read)
             }
             SendOp::Write(_) => (req.in_flight() < req.window.size()).then_some(Class::Bulk),
