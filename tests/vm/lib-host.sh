@@ -80,7 +80,7 @@ boot() {
     local name=$1 number
     shift
     case $name in a) number=11 ;; b) number=12 ;; *) fail "guests are called a and b" ;; esac
-    if [ ! -e "/sys/class/net/tap-$name" ]; then
+    if ! ip link show dev "tap-$name" >/dev/null 2>&1; then
         ip tuntap add dev "tap-$name" mode tap vnet_hdr
         # The default queue of 1000 packets drops RDMA bursts before a scenario means to.
         ip link set "tap-$name" master br0 mtu 9000 txqueuelen 20000 up

@@ -1,7 +1,7 @@
 # ipv6: a global address, and a link-local one with its scope and src=.
-LOCAL=$(ip -6 -o addr show dev br0 scope link | awk '{sub("/.*", "", $4); print $4; exit}')
+ip addr add fe80::1/64 dev br0 nodad
 boot a
-serve --soft $TARGET_IP6 "$LOCAL%br0" --lun malloc:64M
+serve --soft $TARGET_IP6 fe80::1%br0 --lun malloc:64M
 
 guest a <<'GUEST'
 cat /share/add_target
