@@ -268,7 +268,8 @@ impl PerfArgs {
         stop: &AtomicBool,
     ) -> anyhow::Result<Ended> {
         session.start(pace.now());
-        wait_live(session, pace).with_context(|| format!("cannot log in to {}", self.target))?;
+        let who = session.config().initiator;
+        wait_live(session, pace).with_context(|| format!("cannot log in to {} as {who}", self.target))?;
         if session.channels() < self.channels {
             tracing::warn!("the target gave {} channels of {}", session.channels(), self.channels);
         }
