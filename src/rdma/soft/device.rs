@@ -11,7 +11,7 @@ use super::gsi::Gsi;
 use super::looped::Looped;
 use super::port::{PortConfig, PortError, PortSocket, open_port};
 use super::receive::Inbound;
-use super::steer::{ShardLinks, reversed, shard_of};
+use super::steer::{ShardLinks, is_link_local, reversed, shard_of};
 use super::transmit::{Faults, Outbound, Transmitter};
 use crate::cm::{CmConfig, CmStats};
 use crate::rdma::engine::{self, Engine, EngineConfig};
@@ -149,6 +149,18 @@ impl Device {
     /// The addresses served.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.ports.iter().flatten().map(PortSocket::address)
+    }
+
+    /// A path whose link-local addresses have the interface of our port, if none was named.
+    pub(super) fn scoped(&self, path: &Path) -> Path {
+        let local = path.local.to_canonical();
+        let port = self.ports.iter().flatten().find(|port| port.address == local);
+        match port {
+            Some(port) if path.scope_id == 0 && is_link_local(local) => {
+                Path { scope_id: port.scope_id, ..*path }
+            }
+            _ => *path,
+        }
     }
 
     /// Changes whenever [`wait_fds`](Verbs::wait_fds) would answer differently.

@@ -3,7 +3,6 @@
 use reactors::time::Time;
 
 use super::device::Device;
-use super::steer::is_link_local;
 use super::transmit::Transmitter;
 use crate::cm::{Cm, CmConfig};
 use crate::rdma::verbs::{ConnEvent, ConnId, ConnectAttr, Connections, Path, VerbsError};
@@ -90,14 +89,12 @@ impl Connections for Device {
     crate::rdma::forward::connections_of_cm!(cm);
 
     fn connect(&mut self, now: Time, attr: &ConnectAttr) -> Result<ConnId, VerbsError> {
-        if is_link_local(attr.path.remote) && attr.path.scope_id == 0 {
-            return Err(VerbsError::Invalid("link-local address without an interface"));
-        }
         let local = attr.path.local.to_canonical();
         if !self.addresses().any(|address| address == local) {
             return Err(VerbsError::NotFound("port with the local address"));
         }
-        self.cm()?.connect(now, attr)
+        let attr = ConnectAttr { path: self.scoped(&attr.path), ..*attr };
+        self.cm()?.connect(now, &attr)
     }
     fn poll_conn(&mut self) -> Option<ConnEvent> {
         self.gsi.as_mut()?.cm.poll_event()

@@ -131,9 +131,10 @@ impl PortSocket {
         self.recv_buffer_bytes
     }
 
-    /// Whether packets that name this address of ours are its own.
+    /// Whether packets that name this address of ours are its own. A link-local one may go without
+    /// its interface.
     pub(super) fn is_for(&self, address: IpAddr, scope_id: u32) -> bool {
-        self.address == address && (self.scope_id == scope_id || !is_link_local(address))
+        self.address == address && (scope_id == 0 || self.scope_id == 0 || self.scope_id == scope_id)
     }
 
     pub(super) fn source_ports(&self) -> [u16; SENDERS] {
@@ -181,6 +182,7 @@ pub fn open_port(address: IpAddr, config: &PortConfig) -> Result<Vec<PortSocket>
 /// that is no more than the link's less 96 bytes of headers.
 pub fn path_mtu(local: IpAddr, remote: IpAddr, scope_id: u32) -> io::Result<PathMtu> {
     let (local, remote) = (local.to_canonical(), remote.to_canonical());
+    let scope_id = scope(local, scope_id).map_err(io::Error::other)?;
     let probe = Socket::new(Domain::for_address(socket_address(remote, 0, 0)), Type::DGRAM, None)?;
     probe.bind(&SockAddr::from(socket_address(local, 0, scope_id)))?;
     // Connecting a datagram socket sends nothing; it makes the kernel look up the route.
@@ -221,7 +223,7 @@ fn check(address: IpAddr) -> Result<(), PortError> {
 fn scope(address: IpAddr, scope_id: u32) -> Result<u32, PortError> {
     match address {
         IpAddr::V6(v6) if is_link_local(address) && scope_id == 0 => {
-            let list = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+            let list = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
             only_interface(&list, v6).ok_or(PortError::NoScope(address))
         }
         _ if is_link_local(address) => Ok(scope_id),

@@ -292,7 +292,7 @@ impl<'a> Transmitter<'a> {
         if self.out.peers.is_full() {
             self.leave();
         }
-        let key = PeerKey { port: slot as u32, remote: path.remote, scope_id: path.scope_id };
+        let key = PeerKey { port: slot as u32, remote: path.remote, scope_id: port.scope_id };
         let peer = self.out.peers.number_of(key, || Peer::new(port.address, port.source_ports(), &key))?;
         // By the shard of the peer, where the GSI is at home on the first.
         let sender = if dest_qpn == Qpn::GSI { 0 } else { dest_qpn.get() as usize % SENDERS };

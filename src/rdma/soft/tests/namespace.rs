@@ -52,6 +52,7 @@ impl Wire {
         for (name, last) in [(a, 1), (b, 2)] {
             ip(&format!("-n {name} addr add 10.77.0.{last}/24 dev w0"));
             ip(&format!("-n {name} addr add fd77::{last}/64 dev w0 nodad"));
+            ip(&format!("-n {name} addr add fe80::{last}/64 dev w0 nodad"));
             ip(&format!("-n {name} link set w0 mtu {mtu} gso_max_segs 1 up"));
             ip(&format!("-n {name} link set lo up"));
         }
@@ -78,17 +79,19 @@ impl Wire {
 
 const V4: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const V6: [&str; 2] = ["fd77::1", "fd77::2"];
+/// Nobody names their interface: it is the one that has the address.
+const LINK_LOCAL: [&str; 2] = ["fe80::1", "fe80::2"];
 
 #[test]
 fn over_a_wire_that_takes_no_trains() {
     let Some(wire) = Wire::new(9000) else { return };
-    for addresses in [V4, V6] {
+    for addresses in [V4, V6, LINK_LOCAL] {
         let addresses = addresses.map(|address| address.parse::<IpAddr>().unwrap());
         let mut rig = Rig::new(Setup::default());
         let a = rig.host_on(vec![wire.open(0, addresses[0])]);
         let b = rig.host_on(vec![wire.open(1, addresses[1])]);
         let mtu = wire.inside(0, || path_mtu(addresses[0], addresses[1], 0).unwrap());
-        assert_eq!(mtu, PathMtu::B4096);
+        assert_eq!(mtu, PathMtu::B4096, "{addresses:?}");
         let (here, there) = rig.connect((a, a), (b, b));
         exercise(&mut rig, here, there);
         exercise(&mut rig, there, here);

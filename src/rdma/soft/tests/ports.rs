@@ -140,3 +140,50 @@ fn no_capability_is_needed() {
     let (here, there) = rig.connect((a, a + 1), (b, b));
     exercise(&mut rig, here, there);
 }
+
+/// Random packets with a right ICRC, to live queue pairs, to QPN 1 and to nobody, from an address
+/// that is not the peer's: all of it is counted, and a connection beside it notices nothing.
+#[test]
+fn noise_of_a_stranger_does_not_touch_a_connection() {
+    let mut rig = Rig::new(Setup::default());
+    let (address, stranger_ip) = (own_address(), own_address());
+    let (a, b) = (rig.host(own_address(), 1), rig.host(address, 1));
+    let (here, there) = rig.connect((a, a), (b, b));
+    let stranger = UdpSocket::bind((stranger_ip, 0)).unwrap();
+    let from = stranger.local_addr().unwrap().port();
+    let prefix = Prefix::new(stranger_ip, address, from, ROCE_PORT).unwrap();
+    let mut rng = fastrand::Rng::with_seed(5);
+    let mut sent = 0;
+    for round in 0..40 {
+        for _ in 0..100 {
+            let len = rng.usize(..80) * 4;
+            let mut bytes: Vec<u8> = (0..len).map(|_| rng.u8(..)).collect();
+            if let Some(header) = bytes.get_mut(..12) {
+                let opcode = *rng.choice(&Opcode::ALL).unwrap();
+                let nobody = Qpn::new(rng.u32(..));
+                let qpn = rng.choice([there.qpn, Qpn::GSI, nobody]).unwrap();
+                let bth = Bth { pad: rng.u8(..4), ..Bth::new(opcode, qpn, Psn::new(rng.u32(..))) };
+                bth.emit(header);
+                if rng.bool() {
+                    // A management datagram in all but its contents.
+                    bytes.resize(12 + 8 + 256, 7);
+                    bytes[12..20].copy_from_slice(&[0x80, 1, 0, 0, 0, 0, 0, 1]);
+                }
+                let icrc = prefix.icrc(&bytes, 0);
+                bytes.extend(icrc);
+            }
+            // A socket whose buffer is full loses it: no matter.
+            sent += u64::from(stranger.send_to(&bytes, (address, ROCE_PORT)).is_ok());
+        }
+        rig.turn();
+        if round % 10 == 0 {
+            exercise(&mut rig, here, there);
+        }
+    }
+    rig.until("the noise", |rig| (rig.nodes[b].device.counters().recv_packets > sent / 2).then_some(()));
+    let (counters, engine) = (*rig.nodes[b].device.counters(), *rig.nodes[b].device.engine_counters());
+    assert!(engine.dropped_wrong_peer > 0 && engine.dropped_unknown_qpn > 0, "{engine:?}");
+    assert!(counters.bad_gsi > 0 && counters.bad_length > 0, "{counters:?}");
+    assert!(rig.nodes[b].device.cm_stats().unwrap().malformed > 0);
+    exercise(&mut rig, there, here);
+}
