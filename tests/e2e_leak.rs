@@ -178,18 +178,24 @@ fn a_thousand_connects_leave_nothing() {
     };
     (0..50).for_each(|number| crowd.connect(number));
     gone(&target);
+    // The thread of an RPC client ends a moment after the client.
+    std::thread::sleep(Duration::from_millis(500));
     let after_fifty = holdings(&target);
 
     (50..1050).for_each(|number| crowd.connect(number));
     assert!(crowd.idle > 100);
     gone(&target);
-    let mut after_all = holdings(&target);
-    assert!(
-        after_all.rss_kib <= after_fifty.rss_kib + RSS_SLACK_KIB,
-        "resident memory grew: {after_fifty:?}, {after_all:?}"
-    );
-    after_all.rss_kib = after_fifty.rss_kib;
-    assert_eq!(after_all, after_fifty);
+    let mut after_all = None;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while after_all.as_ref() != Some(&after_fifty) {
+        assert!(Instant::now() < deadline, "after fifty: {after_fifty:?}; after all: {after_all:?}");
+        std::thread::sleep(Duration::from_millis(500));
+        let mut now = holdings(&target);
+        if now.rss_kib <= after_fifty.rss_kib + RSS_SLACK_KIB {
+            now.rss_kib = after_fifty.rss_kib;
+        }
+        after_all = Some(now);
+    }
     let stats = target.stats();
     let ended = stats.get("channels_ended");
     assert!(ended >= 800, "{ended} channels ended");
