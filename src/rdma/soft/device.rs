@@ -112,7 +112,7 @@ impl Device {
         Ok(())
     }
 
-    /// Takes part in serving an address. The sockets come from [`open_port`](super::open_port),
+    /// Takes part in serving an address. The sockets come from [`open_port()`],
     /// each for the shard of its place.
     pub fn add_port(&mut self, port: PortSocket) {
         match self.ports.iter_mut().find(|slot| slot.is_none()) {

@@ -77,10 +77,7 @@ fn one_device_over_ipv6() {
         let address = IpAddr::from(Ipv6Addr::LOCALHOST);
         let host = loop {
             match crate::rdma::soft::open_port(address, &crate::rdma::soft::PortConfig::new(1)) {
-                Ok(ports) => {
-                    drop(ports);
-                    break rig.host(address, 1);
-                }
+                Ok(ports) => break rig.host_on(ports),
                 Err(crate::rdma::soft::PortError::InUse(_)) => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),
             }
