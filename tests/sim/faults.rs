@@ -34,7 +34,7 @@ fn faulty(seed: u64, chance: f64) -> Faults {
         duplicate: chance,
         reorder: chance,
         corrupt: chance / 10.0,
-        jitter: Duration::from_micros(if seed % 2 == 0 { 5 } else { 0 }),
+        jitter: Duration::from_micros(if seed.is_multiple_of(2) { 5 } else { 0 }),
         ..Faults::NONE
     }
 }

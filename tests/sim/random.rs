@@ -508,7 +508,7 @@ impl World {
 /// Runs one seed; gives how many commands were answered.
 fn history(seed: u64, turns: usize) -> u64 {
     let mut world = World::new(seed);
-    world.rig.audits = seed % 4 == 0;
+    world.rig.audits = seed.is_multiple_of(4);
     world.login();
     world.login();
     for _ in 0..turns {

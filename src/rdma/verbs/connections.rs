@@ -132,7 +132,6 @@ pub struct ConnectAttr {
 
 /// Why a connection ended or never came to be.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "plain values; connections do not end on the fast path")]
 pub enum ConnEnd {
     /// The peer sent a REJ with this reason (IBTA table 107; 28 = consumer defined).
     Rejected {
