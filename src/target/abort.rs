@@ -27,9 +27,14 @@ impl<F: Fabric> Shard<F> {
             task.ending = ending;
         }
         if task.state.is_aborted() {
-            // What was to hear TASK ABORTED, and waits for room in the send queue, hears nothing.
-            if task.state == TaskState::Aborted && task.ending == Ending::Silent {
-                self.end_aborted(now, key);
+            // What was to hear TASK ABORTED hears nothing: it may wait for room in the send queue, or
+            // for a read of the block device that nobody needs any more.
+            let reads = task.changed_range().is_none();
+            match task.state {
+                _ if task.ending != Ending::Silent => {}
+                TaskState::Aborted => self.end_aborted(now, key),
+                TaskState::AbortedInBlock if reads => self.orphan(key),
+                _ => {}
             }
             return;
         }

@@ -74,7 +74,7 @@ impl<F: Fabric> Shard<F> {
                     self.tasks.get(victim).is_some_and(|task| task.lun_number == lun_number(&lun))
                 });
                 self.managements.pending.push(Pending { task: key, shards: 1, complete: true });
-                self.end_tasks(now, victim.into_iter().collect(), from, TaskEnding::Silent);
+                self.end_tasks(now, victim.into_iter().collect(), Vec::new(), from);
             }
             TmfAction::AbortTaskSet { lun } => self.manage_lun(now, key, &lun, nexus, Scope::Nexus),
             TmfAction::ClearTaskSet { lun } => self.manage_lun(now, key, &lun, nexus, Scope::All),
@@ -132,22 +132,20 @@ impl<F: Fabric> Shard<F> {
                 others.push(key);
             }
         }
+        self.end_tasks(now, own, others, from);
+    }
+
+    /// Ends tasks and waits for them on behalf of `from`: those of its own nexus in silence, for good,
+    /// since whoever hears the function's answer uses their tags again; the others with TASK ABORTED.
+    fn end_tasks(&mut self, now: Time, own: Vec<Key>, others: Vec<Key>, from: TmfRef) {
+        for &key in &own {
+            self.abort(now, key, TaskEnding::Silent);
+        }
         for &key in &others {
             self.abort(now, key, TaskEnding::TaskAborted);
         }
-        own.extend(others.into_iter().filter(|&key| self.tasks.get(key).is_some()));
-        self.end_tasks(now, own, from, TaskEnding::Silent);
-    }
-
-    /// Ends `tasks` and waits for them on behalf of `from`. Those that end in another way already
-    /// are only awaited.
-    fn end_tasks(&mut self, now: Time, tasks: Vec<Key>, from: TmfRef, ending: TaskEnding) {
-        for &key in &tasks {
-            if self.tasks.get(key).is_some_and(|task| task.ending == TaskEnding::Normal) {
-                self.abort(now, key, ending);
-            }
-        }
-        self.endings.push(Ending { from, waits: tasks, deadline: now + TMF_ANSWER_WITHIN });
+        let waits = [own, others].concat();
+        self.endings.push(Ending { from, waits, deadline: now + TMF_ANSWER_WITHIN });
         self.wake_slow_lane();
     }
 
@@ -158,8 +156,10 @@ impl<F: Fabric> Shard<F> {
         }
         let mut endings = std::mem::take(&mut self.endings);
         endings.retain_mut(|ending| {
-            // An orphaned read is over although its memory is still out.
-            ending.waits.retain(|&key| self.tasks.get(key).is_some_and(|task| task.attached));
+            // An orphaned read is over although its memory is still out. An orphaned write is not:
+            // it may be another function, or the end of its channel, that let it go.
+            let is_out = |task: &super::task::Task| task.attached || task.fence.is_some();
+            ending.waits.retain(|&key| self.tasks.get(key).is_some_and(is_out));
             let complete = ending.waits.is_empty();
             if !complete && now < ending.deadline {
                 return true;

@@ -72,8 +72,12 @@ struct World {
     managements: Vec<Management>,
     /// Channels that are of no use any more.
     dead: Vec<Vec<bool>>,
-    /// Stripes that a dead channel may still write, until the target knows of its death.
+    /// Stripes on which a dead channel may still work, until the target knows of its death.
     quarantine: Vec<(usize, usize, usize, usize)>,
+    /// Tell what happens, for who looks for the cause of a failure.
+    tells: bool,
+    /// Nexuses and LUNs for which a function is on its way on a channel that is dead for us.
+    doubts: Vec<(usize, usize)>,
     answered: u64,
 }
 
@@ -106,7 +110,15 @@ impl World {
             managements: Vec::new(),
             dead: vec![Vec::new(); HOSTS],
             quarantine: Vec::new(),
+            tells: std::env::var_os("SIM_LOG").is_some(),
+            doubts: Vec::new(),
             answered: 0,
+        }
+    }
+
+    fn tell(&self, what: impl FnOnce() -> String) {
+        if self.tells {
+            eprintln!("{:?} {}", self.rig.now, what());
         }
     }
 
@@ -137,6 +149,7 @@ impl World {
         let now = self.rig.now;
         self.rig.raws[raw].connect(now, &login);
         self.dead[raw].push(false);
+        self.tell(|| format!("{raw}.{} login {:#x}", self.dead[raw].len() - 1, login.request.flags));
     }
 
     fn command(&mut self) {
@@ -187,10 +200,15 @@ impl World {
         };
         let command = if write { Cmd { data_out: buffer, ..base } } else { Cmd { data_in: buffer, ..base } };
         self.rig.post(raw, channel, &command);
+        self.tell(|| {
+            let what = if write { "write" } else { "read" };
+            format!("{raw}.{channel} {what} {} lun {lun} stripe {stripe} form {form}", tag.0[0])
+        });
         let entry = &mut self.stripes[lun][stripe];
         entry.busy = true;
         let expects = entry.content;
-        let job = Job { lun, stripe, writes: write.then_some(seed), expects, maybe_over: false, over: false };
+        let maybe_over = self.doubts.contains(&(raw, lun));
+        let job = Job { lun, stripe, writes: write.then_some(seed), expects, maybe_over, over: false };
         self.jobs.insert((raw, channel, tag.0), job);
     }
 
@@ -217,6 +235,7 @@ impl World {
         let jobs = self.jobs.iter().filter(|(key, job)| key.0 == raw && job.lun == lun);
         let jobs = jobs.map(|(key, _)| *key).collect();
         let tag = self.rig.manage(raw, channel, function, lun as u16, task);
+        self.tell(|| format!("{raw}.{channel} {function:?} lun {lun} task {}", task.0[0]));
         self.managements.push(Management { raw, channel, tag, function, lun, task, jobs });
     }
 
@@ -254,23 +273,37 @@ impl World {
         self.bury(raw, channel);
     }
 
+    /// Whether commands of the nexus on other channels came before this function nobody knows, be it
+    /// that they were sent before it or after.
+    fn doubt(&mut self, management: &Management) {
+        if management.function == TmfFunction::AbortTask {
+            return;
+        }
+        let meant = |key: &Key, job: &Job| {
+            key.0 == management.raw && key.1 != management.channel && job.lun == management.lun
+        };
+        for (_, job) in self.jobs.iter_mut().filter(|(key, job)| meant(key, job)) {
+            job.maybe_over = true;
+        }
+    }
+
     /// A channel is of no use any more: its commands come to no known end.
     fn bury(&mut self, raw: usize, channel: usize) {
         if std::mem::replace(&mut self.dead[raw][channel], true) {
             return;
         }
+        self.tell(|| format!("{raw}.{channel} is buried: {:?}", self.rig.raws[raw].channels[channel].link));
         // A function that nobody answers any more may have done its work on other channels.
         let (over, rest) = std::mem::take(&mut self.managements)
             .into_iter()
             .partition(|management| (management.raw, management.channel) == (raw, channel));
         self.managements = rest;
         let over: Vec<Management> = over;
-        for management in over.iter().filter(|management| management.function != TmfFunction::AbortTask) {
-            for key in &management.jobs {
-                if let Some(job) = self.jobs.get_mut(key) {
-                    job.maybe_over = true;
-                }
+        for management in over {
+            if management.function != TmfFunction::AbortTask {
+                self.doubts.push((raw, management.lun));
             }
+            self.doubt(&management);
         }
         let keys: Vec<_> = self.jobs.keys().filter(|key| (key.0, key.1) == (raw, channel)).copied().collect();
         for key in keys {
@@ -280,10 +313,9 @@ impl World {
             }
             if job.writes.is_some() {
                 self.stripes[job.lun][job.stripe].content = Content::Open;
-                self.quarantine.push((raw, channel, job.lun, job.stripe));
-            } else {
-                self.stripes[job.lun][job.stripe].busy = false;
             }
+            // Our memory is still exposed to the channel, too.
+            self.quarantine.push((raw, channel, job.lun, job.stripe));
         }
     }
 
@@ -351,6 +383,9 @@ impl World {
                 self.rig.raws[raw].channels[channel].answers.insert(tag, answer);
                 continue;
             };
+            self.tell(|| {
+                format!("{raw}.{channel} answer to {}: {:?} {:?}", tag[0], answer.status, answer.sense)
+            });
             assert!(!job.over, "an answer after the promise that there is none");
             self.answered += 1;
             let stripe = &mut self.stripes[job.lun][job.stripe];
@@ -385,17 +420,17 @@ impl World {
                 continue;
             };
             let code = answer.code.expect("an answer to task management");
+            self.tell(|| format!("{raw}.{channel} {:?} answered {code}", management.function));
             assert!([0, 5].contains(&code), "{:?}: {code}", management.function);
+            self.doubt(&management);
             for key in management.jobs {
                 let Some(job) = self.jobs.get_mut(&key) else { continue };
                 let meant = management.function != TmfFunction::AbortTask || key.2 == management.task.0;
                 assert_eq!(job.lun, management.lun);
-                if !meant {
+                if !meant || job.over {
                     continue;
                 }
                 if key.1 != channel {
-                    // Another channel: whether the command came before the function nobody knows.
-                    job.maybe_over = true;
                     continue;
                 }
                 if job.writes.is_some() {
@@ -528,7 +563,7 @@ fn anything_in_any_order() {
         Some(from.parse().ok()?..to.parse().ok()?)
     });
     let mut answered = 0;
-    for number in range.unwrap_or(0..24) {
+    for number in range.unwrap_or(0..60) {
         let result = std::panic::catch_unwind(|| history(number, 300));
         match result {
             Ok(answers) => answered += answers,

@@ -446,6 +446,31 @@ fn a_reset_that_fails_still_answers_the_other_nexus_in_the_end() {
     assert_eq!(rig.raws[raws[1]].channels[channels[1]].credits, 64);
 }
 
+/// ib_srp uses a tag again after any answer to task management, so nothing may be answered under it.
+#[test]
+fn who_ends_a_task_that_another_nexus_has_reset_hears_no_more_of_it() {
+    let (medium, mut rig) = hanging();
+    let raws = [rig.raw(0), rig.raw(1)];
+    let channels = [rig.login(raws[0]), rig.login(raws[1])];
+    for n in 0..2 {
+        rig.ready(raws[n], channels[n], 0);
+    }
+    medium.hang(0..4096);
+    let write = post_write(&mut rig, raws[1], channels[1], 0, 4096, 0, 1);
+    let read = post_read(&mut rig, raws[1], channels[1], 0, 4096, MIB);
+    rig.run(ms(1));
+    let reset = rig.manage(raws[0], channels[0], TmfFunction::LunReset, 0, NO_TASK_TAG);
+    rig.run(ms(1));
+    let clear = rig.manage(raws[1], channels[1], TmfFunction::ClearTaskSet, 0, NO_TASK_TAG);
+    assert_eq!(rig.answer(raws[1], channels[1], clear).code, Some(5));
+    assert_eq!(rig.answer(raws[0], channels[0], reset).code, Some(5));
+    medium.release();
+    rig.run(secs(1));
+    assert_eq!(rig.answered(raws[1], channels[1], write), None);
+    assert_eq!(rig.answered(raws[1], channels[1], read), None);
+    rig.audit();
+}
+
 #[test]
 fn immediate_data_keep_slot_and_credit_while_the_disk_has_them() {
     let (medium, mut rig) = hanging();
