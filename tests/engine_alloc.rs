@@ -1,51 +1,17 @@
 //! After start no packet costs an allocation: a counting allocator says so for every kind of work.
 
+#[path = "common/counting.rs"]
+mod counting;
 #[path = "engine_support/mod.rs"]
 mod support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Duration;
 
+use counting::allocations;
 use srpoll::rdma::engine::{Engine, Outgoing, Sink};
 use srpoll::rdma::verbs::*;
 
 use support::*;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Counts what this thread allocates; other threads are the test harness's.
-struct Counting;
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-fn count() {
-    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-}
-
-#[allow(unsafe_code)]
-// SAFETY: all is handed on to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(at, layout, len) }
-    }
-}
 
 /// A wire of fixed size that loses a packet now and then.
 struct Wire {
@@ -108,7 +74,7 @@ fn no_packet_completion_retry_or_wait_allocates() {
     let mut wire = Wire { bytes: Vec::with_capacity(1 << 20), ends: Vec::with_capacity(256), number: 0 };
     let (mut posted, mut done) = (0, 0);
 
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     for round in 0..20_000u32 {
         if posted < done + 20 {
             posted += 1;
@@ -127,13 +93,13 @@ fn no_packet_completion_retry_or_wait_allocates() {
         b.poll_cq(side_b.recv_cq, &mut wcs);
         now += Duration::from_micros(20);
     }
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(allocations() - before, 0);
     let counters = a.counters();
     assert!(done > 300 && counters.retransmissions > 100, "{done} {counters:?}");
     assert!(counters.early_retries + counters.timeouts > 0 && counters.rnr_naks_in > 0, "{counters:?}");
 
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     a.modify_qp(now, side_a.qp, &QpModify::Err).unwrap();
     wire.carry(now, to_b, a, b);
-    assert_eq!(ALLOCATIONS.get() - before, 0, "nor does the flush");
+    assert_eq!(allocations() - before, 0, "nor does the flush");
 }

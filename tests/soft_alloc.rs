@@ -1,50 +1,17 @@
 //! After start no packet costs an allocation on the soft provider either: sockets, trains and checks
 //! of real datagrams on loopback, counted by an allocator.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "common/counting.rs"]
+mod counting;
+
 use std::net::IpAddr;
 
+use counting::allocations;
 use reactors::clock::Clock;
 use reactors::memory::Region;
 use srpoll::rdma::soft::{self, DeviceConfig};
 use srpoll::rdma::verbs::*;
 use srpoll::wire::num::{Psn, Qpn};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Counts what this thread allocates; other threads are the test harness's.
-struct Counting;
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-fn count() {
-    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-}
-
-#[allow(unsafe_code)]
-// SAFETY: all is handed on to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(at, layout, len) }
-    }
-}
 
 const SEND_BYTES: usize = 8260;
 const WRITE_BYTES: usize = 64 << 10;
@@ -167,9 +134,9 @@ fn traffic_allocates_nothing() {
     }
     // Peers become known and tables get their first entries.
     (0..20).for_each(|_| round(clock, &mut nodes));
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     (0..100).for_each(|_| round(clock, &mut nodes));
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(allocations() - before, 0);
     let counters = nodes[0].device.counters();
     assert!(counters.sent_trains > 0 && counters.recv_packets > counters.recv_datagrams, "{counters:?}");
 }

@@ -1,13 +1,15 @@
 //! After start no I/O of the initiator costs an allocation, from the command's IU to the report:
 //! a counting allocator says so. The target is another process.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "common/counting.rs"]
+mod counting;
+
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use counting::allocations;
 use reactors::clock::Clock;
 use reactors::time::Time;
 use srpoll::initiator::load::{Load, Pattern, Stop, Watch, Workload};
@@ -17,41 +19,6 @@ use srpoll::rdma::soft::{self, DeviceConfig};
 use srpoll::rdma::verbs::{Path, PathMtu, Service};
 use srpoll::wire::scsi::lun::Lun;
 use srpoll::wire::srp::PortId;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Counts what this thread allocates; other threads are the test harness's.
-struct Counting;
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-fn count() {
-    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-}
-
-#[allow(unsafe_code)]
-// SAFETY: all is handed on to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(at, layout, len) }
-    }
-}
 
 struct Wall(Clock);
 
@@ -77,13 +44,13 @@ impl Watch for Count {
     fn interrupted(&mut self) -> bool {
         self.turns += 1;
         if self.turns == 1000 {
-            self.warm = Some(ALLOCATIONS.get());
+            self.warm = Some(allocations());
         }
         false
     }
 
     fn measured(&mut self) {
-        self.end = Some(ALLOCATIONS.get());
+        self.end = Some(allocations());
     }
 }
 

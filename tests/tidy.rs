@@ -90,10 +90,7 @@ const UNSAFE: &[&str] = &[
     "bdev/src/uring/",
     "src/rdma/soft/",
     // An allocator that counts is an `unsafe impl`.
-    "tests/alloc.rs",
-    "tests/engine_alloc.rs",
-    "tests/soft_alloc.rs",
-    "tests/srp_alloc.rs",
+    "tests/common/counting.rs",
     "bdev/tests/alloc.rs",
 ];
 
