@@ -19,7 +19,7 @@ no_sessions
 stop_target
 
 serve --lun malloc:16M
-refused 'no target|unknown target|target (port )?id' 's/id_ext=[0-9a-f]*/id_ext=00000000deadbeef/'
+refused 'asks for id_ext=00000000deadbeef' 's/id_ext=[0-9a-f]*/id_ext=00000000deadbeef/'
 stop_target
 
 serve --lun malloc:16M --max-sessions 1

@@ -5,7 +5,8 @@ FILE=$(new_file disk 64M)
 serve --soft 10.99.0.1 10.99.0.2 --lun "uring:$FILE" --dead-after 10s
 guest a <<'GUEST'
 login tl_retry_count=2 1
-login tl_retry_count=2 2
+# ib_srp wants another initiator extension for a second way to the same target.
+login tl_retry_count=2,initiator_ext=0000000000000002 2
 for p in /sys/class/srp_remote_ports/*; do
     echo 2 >"$p/reconnect_delay"
     echo 3 >"$p/fast_io_fail_tmo"

@@ -25,8 +25,10 @@ grep -q 'SCSI Status: Good' inq
 sg_raw -r 4 "$dev" 12 00 00 00 04 00 2>&1 | grep -q 'Received 4 bytes'
 
 # Unknown operation codes, bad fields, and addresses beyond the end.
-sg_raw "$dev" c0 00 00 00 00 00 2>&1 | grep -qi 'Invalid command operation code'
-sg_raw -r 512 "$dev" 28 00 00 01 ff ff 00 00 02 00 2>&1 | grep -qi 'Logical block address out of range'
+sg_raw "$dev" c0 00 00 00 00 00 >unknown 2>&1 || true
+grep -qi 'Invalid command operation code' unknown || { cat unknown && fail "an unknown operation code"; }
+sg_raw -r 1024 "$dev" 28 00 00 01 ff ff 00 00 02 00 >beyond 2>&1 || true
+grep -qi 'Logical block address out of range' beyond || { cat beyond && fail "a READ beyond the end"; }
 
 # The other LUN is read-only.
 sg_modes "$(disk 1)" | grep -qi 'wp=1'
