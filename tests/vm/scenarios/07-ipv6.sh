@@ -6,7 +6,7 @@ serve --soft $TARGET_IP6 fe80::1%br0 --lun malloc:64M
 guest a <<'GUEST'
 cat /share/add_target
 login
-fio_verify global --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-128k --iodepth=16 --size=8m
+fio_verify routed --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-128k --iodepth=16 --size=8m
 logout
 
 # What the target prints for a link-local address has placeholders for what only this host knows.

@@ -29,8 +29,11 @@ dd if="$disk" of=/dev/null bs=4k skip=100 count=1 iflag=direct status=none
 cat err
 # What the kernel makes of MEDIUM ERROR: ENODATA, or EIO by way of the page cache.
 grep -qE 'Input/output error|No data available' err
-sg_dd if="$(sg_of "$disk")" of=/dev/null bs=512 skip=96000 count=8 2>&1 | tee sense || true
-grep -qi 'medium' sense
+sg=$(sg_of "$disk")
+sg_turs "$sg" 2>&1 | tee attention || true
+grep -qi 'capacity data has changed' attention || fail "no attention for the new capacity"
+sg_dd if="$sg" of=/dev/null bs=512 skip=96000 count=8 >sense 2>&1 || true
+grep -qi 'medium error' sense || { cat sense && fail "no MEDIUM ERROR"; }
 logout
 kernel_is_well
 GUEST
