@@ -35,6 +35,7 @@ use crate::target::snapshot::Snapshot;
 /// initiator, then "ready". Logs go to standard error; SRPOLL_LOG sets what is logged (info).
 /// Sizes are numbers with k, M, G or T (powers of 1024), times numbers with us, ms, s, m or h.
 #[derive(clap::Args, Debug)]
+#[allow(rustdoc::broken_intra_doc_links, reason = "these are the texts of --help, brackets and all")]
 pub struct ServeArgs {
     /// Address to serve over the built-in RoCEv2 provider (UDP port 4791), with a service port
     /// other than --port as IP:PORT or [IPV6]:PORT. Repeat for more

@@ -37,7 +37,16 @@ login() {
     local line
     line=$(add_target_line "${2:-1}")
     [ -n "$line" ] || fail "the target printed no line"
-    echo "$line${1:+,$1}" >$ADD_TARGET
+    # ib_srp keeps a target that was just deleted on its list for a moment after its SCSI host is gone, and
+    # refuses the same one meanwhile (srp_remove_target, srp_conn_unique).
+    local try why=
+    for try in $(seq 50); do
+        why=$({ echo "$line${1:+,$1}" >$ADD_TARGET; } 2>&1) && return
+        [[ $why == *"File exists"* ]] || break
+        sleep .2
+    done
+    echo "login, try $try: $why"
+    return 1
 }
 # logout : deletes every remote port and waits until their disks are gone.
 logout() {
