@@ -17,6 +17,14 @@ eventually() {
 # expect WHAT GOT WANTED
 expect() { [ "$2" = "$3" ] || fail "$1: got '$2', wanted '$3'"; }
 
+# says PATTERN COMMAND... : the command prints a line like that (a pipe to `grep -q` might end it too early).
+says() {
+    local pattern=$1 output
+    shift
+    output=$("$@" 2>&1) || true
+    grep -qiE -- "$pattern" <<<"$output" || fail "$* does not say /$pattern/ but: $output"
+}
+
 # rxe_up : makes rxe0 on eth0 and waits until its port is active.
 rxe_up() {
     [ -e /sys/class/infiniband/rxe0 ] && return

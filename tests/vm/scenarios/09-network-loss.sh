@@ -28,8 +28,9 @@ GUEST
     no_sessions 20
 }
 # With registration, which is the default, rxe does not survive a lost SEND as a rule: it goes back and registers
-# a region that is registered already (rxe_reg_fast_mr fails, and the queue pair with it). ib_srp then logs in anew.
-under ""
+# a region that is registered already (rxe_reg_fast_mr: "not free"). On 6.12 its queue pair fails and ib_srp logs in
+# anew; on 6.1 it just sends no more, until SCSI's timers reset the host two minutes later: too slow for a test.
+[ "$KERNEL" = 6.1 ] || under ""
 under "never_register=Y"
 stop_target
 same_as_guest "$FILE" 0

@@ -19,19 +19,15 @@ sg_sync --16 "$dev" 2>/dev/null || true # older sg3-utils have no such flag
 sg_start --start "$dev"
 
 # A buffer longer than the answer leaves a residual; a shorter one cuts it.
-sg_raw -v -r 252 "$dev" 12 00 00 00 fc 00 >inq 2>&1
-cat inq
-grep -q 'SCSI Status: Good' inq
-sg_raw -r 4 "$dev" 12 00 00 00 04 00 2>&1 | grep -q 'Received 4 bytes'
+says 'Received 96 bytes' sg_raw -r 252 "$dev" 12 00 00 00 fc 00
+says 'Received 4 bytes' sg_raw -r 4 "$dev" 12 00 00 00 04 00
 
 # Unknown operation codes, bad fields, and addresses beyond the end.
-sg_raw "$dev" c0 00 00 00 00 00 >unknown 2>&1 || true
-grep -qi 'Invalid command operation code' unknown || { cat unknown && fail "an unknown operation code"; }
-sg_raw -r 1024 "$dev" 28 00 00 01 ff ff 00 00 02 00 >beyond 2>&1 || true
-grep -qi 'Logical block address out of range' beyond || { cat beyond && fail "a READ beyond the end"; }
+says 'Invalid command operation code' sg_raw "$dev" c0 00 00 00 00 00
+says 'Logical block address out of range' sg_raw -r 1024 "$dev" 28 00 00 01 ff ff 00 00 02 00
 
 # The other LUN is read-only.
-sg_modes "$(disk 1)" | grep -qi 'wp=1'
+says 'wp=1' sg_modes "$(disk 1)"
 ! dd if=/dev/zero of="$(disk 1)" bs=4k count=1 oflag=direct conv=notrunc 2>/dev/null || fail "a read-only LUN was written"
 logout
 kernel_is_well
