@@ -144,26 +144,4 @@ impl Slots {
     pub fn region(&self) -> &Region {
         &self.region
     }
-
-    /// Refills the receive queue after a deficit: slots that should be posted according to our
-    /// books but are not. `missing` of them are given up and posted anew under new generations.
-    ///
-    /// Called when the last queue pair of the shard has gone and fewer receives are left in the
-    /// queue than the books say; a late completion of a lost slot then finds nothing.
-    pub fn refill(&mut self, missing: u32) -> u32 {
-        let mut found = 0;
-        for index in 0..self.slots.len() as u32 {
-            if found == missing {
-                break;
-            }
-            let slot = &mut self.slots[index as usize];
-            if slot.state == SlotState::Posted {
-                slot.generation = slot.generation.wrapping_add(1);
-                slot.state = SlotState::Idle;
-                self.idle.push(index);
-                found += 1;
-            }
-        }
-        found
-    }
 }
