@@ -71,6 +71,14 @@ macro_rules! verbs_of_engine {
         ) -> Result<(), $crate::rdma::verbs::VerbsError> {
             self.$engine.modify_qp(now, qp, change)
         }
+        fn retire_qp(
+            &mut self,
+            now: reactors::time::Time,
+            qp: $crate::rdma::verbs::QpId,
+            how: $crate::rdma::verbs::Retire,
+        ) -> Result<(), $crate::rdma::verbs::VerbsError> {
+            self.$engine.retire_qp(now, qp, how)
+        }
         fn destroy_qp(
             &mut self,
             now: reactors::time::Time,

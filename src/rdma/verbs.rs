@@ -68,6 +68,20 @@ pub struct DeviceCaps {
     pub max_message_bytes: u32,
     /// Whether `LastWqeReached` comes; if not, waiting for it is useless.
     pub last_wqe_event: bool,
+    /// What [`Device::retire_qp`] can make of a queue pair.
+    pub recycling: Recycling,
+}
+
+/// Whether a queue pair can be used for a second connection, and under which number.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Recycling {
+    /// It cannot: [`Retire::Recycle`] is refused as invalid, only [`Retire::Destroy`] is left.
+    Never,
+    /// It keeps its number. Late packets of its old connection may still come, so it has to rest
+    /// for [`TIME_WAIT`] before it is connected again (IBTA vol. 1, 12.9.8.4).
+    SameNumber,
+    /// It gets another number, and the old one rests without it: it can be connected at once.
+    NewNumber,
 }
 
 /// What may be done to a memory region besides reading it locally.
@@ -383,7 +397,7 @@ pub enum QpModify {
     },
     /// SQD -> RTS.
     Resume,
-    /// Any but RESET -> ERR: flushes. Idempotent.
+    /// Any but RESET -> ERR: flushes. Idempotent, and done when the call returns.
     Err,
 }
 
@@ -418,7 +432,29 @@ pub enum VerbsError {
     },
 }
 
-/// Something that happened to a resource by itself (IBTA vol. 1, 11.6.3).
+/// What becomes of a queue pair whose connection is over.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Retire {
+    /// It goes to RESET and to INIT, to be connected again.
+    Recycle,
+    /// It goes for good.
+    Destroy,
+}
+
+/// What became of a queue pair that was retired.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Retired {
+    /// It is in INIT under the same id; [`Device::qpn`] tells its number, which may be another.
+    Recycled,
+    /// It is gone; its id names nothing any more.
+    Destroyed,
+    /// The device did not let go of it: it is of no use, and memory that its work requests name
+    /// may still be touched. It may be retired once more.
+    Failed,
+}
+
+/// Something that happened to a resource by itself (IBTA vol. 1, 11.6.3), or the answer to a verb
+/// that takes its time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
     /// The first packet came to a QP in RTR: the peer is up although its RTU has not come.
@@ -444,9 +480,29 @@ pub enum AsyncEvent {
     },
     /// The device is gone.
     DeviceFatal,
+    /// The answer to [`Device::retire_qp`]. No other event of the queue pair's old life follows.
+    QpRetired {
+        /// Which; a stale id if it was destroyed.
+        qp: QpId,
+        /// How it ended.
+        outcome: Retired,
+    },
 }
 
 /// One shard's context on an RDMA device.
+///
+/// No call blocks. Where the verb behind it does (an adapter's driver waits for its firmware), the
+/// provider hands it to a thread of its own, in the order of the calls, and answers by an event. This
+/// concerns the way of a queue pair:
+///
+/// * [`create_qp`](Self::create_qp) answers at once. A provider may take the queue pair from a stock
+///   that its thread keeps filled, and be [exhausted](VerbsError::Exhausted) while that is empty.
+/// * [`modify_qp`](Self::modify_qp) to RTR and RTS may return before it is done; what fails later is
+///   [`AsyncEvent::QpFatal`], and until RTS the send queue may be [full](VerbsError::QueueFull). A
+///   connection that is accepted afterwards hears so after these moves.
+/// * `modify_qp` to ERR is done when it returns, whatever else is under way: a reactor that has seen
+///   a queue pair die may not go on serving it.
+/// * [`retire_qp`](Self::retire_qp) is answered by [`AsyncEvent::QpRetired`].
 pub trait Device {
     /// What it can do.
     fn caps(&self) -> DeviceCaps;
@@ -471,8 +527,16 @@ pub trait Device {
     fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError>;
     /// Moves a QP along one edge of the state table.
     fn modify_qp(&mut self, now: Time, qp: QpId, change: &QpModify) -> Result<(), VerbsError>;
-    /// Ends a QP in any state; what it had posted ends without completions. Its QPN rests for
-    /// the time wait.
+    /// Gives a QP back, in any state, to be used again or to go. What it had posted ends without
+    /// completions; those that lie in a completion queue already may still come out, until
+    /// [`AsyncEvent::QpRetired`] and after it. From that event on nothing that it had posted touches
+    /// memory. Its number rests for the time wait, with it or without it ([`DeviceCaps::recycling`]).
+    ///
+    /// # Errors
+    /// `Busy` while an earlier retirement is under way, `Invalid` for what the device cannot do.
+    fn retire_qp(&mut self, now: Time, qp: QpId, how: Retire) -> Result<(), VerbsError>;
+    /// Ends a QP in any state and waits for it: for who made it and has not connected it yet, for
+    /// tests, and for the end of the process. On a reactor at work it is [`retire_qp`](Self::retire_qp).
     fn destroy_qp(&mut self, now: Time, qp: QpId) -> Result<(), VerbsError>;
 
     /// Posts to the send queue. In ERR it is taken and flushed.

@@ -430,7 +430,7 @@ impl<F: Fabric> Shard<F> {
                     self.end_all_channels(now, &Why::QueuePair);
                 }
                 AsyncEvent::PortState { up } => tracing::warn!(shard = self.index, up, "port state"),
-                AsyncEvent::SqDrained(_) | AsyncEvent::SrqLimit(_) => {}
+                AsyncEvent::SqDrained(_) | AsyncEvent::SrqLimit(_) | AsyncEvent::QpRetired { .. } => {}
             }
         }
         taken

@@ -285,3 +285,52 @@ fn a_destroyed_queue_pair_is_gone_and_its_number_rests() {
         Err(VerbsError::NotFound("queue pair"))
     );
 }
+
+#[test]
+fn a_recycled_queue_pair_begins_anew_under_another_number() {
+    for state in STATES {
+        let mut lone = in_state(state, &Setup::default());
+        let (qp, qpn) = (lone.side.qp, lone.side.qpn);
+        if state == QpState::Rts {
+            lone.post(&wr(1, SEND, lone.side.list(0, 8), true));
+            lone.sent();
+        }
+        let before = lone.events();
+        assert_eq!(
+            before.contains(&AsyncEvent::LastWqeReached(qp)),
+            state == QpState::Err && lone.side.srq.is_some()
+        );
+        lone.engine.retire_qp(lone.now, qp, Retire::Recycle).unwrap();
+        assert_eq!(lone.events(), [AsyncEvent::QpRetired { qp, outcome: Retired::Recycled }], "{state:?}");
+        assert_eq!(lone.state(), QpState::Init);
+        assert!(lone.send_wcs().is_empty(), "what was posted ends without completions");
+        assert_eq!(lone.engine.last_heard(qp), Ok(reactors::time::Time::ZERO));
+        // A packet of the old connection finds nobody.
+        lone.ack(0);
+        assert_eq!(lone.engine.counters().dropped_unknown_qpn, 1);
+        let renamed = lone.engine.qpn(qp).unwrap();
+        assert_ne!(renamed, qpn);
+        assert_eq!((lone.engine.qp_of(qpn), lone.engine.qp_of(renamed)), (None, Some(qp)));
+        lone.side.qpn = renamed;
+        let (rtr, rts) = (lone.rtr(), lone.side.rts());
+        lone.modify(&rtr).unwrap();
+        lone.modify(&rts).unwrap();
+        lone.post(&wr(2, SEND, lone.side.list(0, 8), true));
+        assert_eq!(lone.sent()[0].bth.psn.get(), lone.side.setup.psn);
+        lone.ack(0);
+        assert_eq!(lone.send_wcs(), [(2, WcStatus::Success)]);
+    }
+}
+
+#[test]
+fn a_queue_pair_may_also_retire_for_good() {
+    let mut lone = in_state(QpState::Err, &Setup::default());
+    let qp = lone.side.qp;
+    lone.events();
+    lone.engine.retire_qp(lone.now, qp, Retire::Destroy).unwrap();
+    assert_eq!(lone.events(), [AsyncEvent::QpRetired { qp, outcome: Retired::Destroyed }]);
+    let gone = Err(VerbsError::NotFound("queue pair"));
+    assert_eq!(lone.engine.retire_qp(lone.now, qp, Retire::Recycle), gone);
+    assert_eq!(lone.engine.retire_qp(lone.now, qp, Retire::Destroy), gone);
+    assert!(lone.events().is_empty());
+}

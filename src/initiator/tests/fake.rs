@@ -12,8 +12,8 @@ use reactors::time::Time;
 
 use crate::rdma::verbs::{
     Access, AsyncEvent, ConnEnd, ConnEvent, ConnId, ConnReply, ConnectAttr, Connections, CqId, Device,
-    DeviceCaps, ListenerId, MrKeys, PdId, PrivateData, QpId, QpInit, QpModify, QpState, RecvWr, SendOp,
-    SendWr, Service, SrqId, VerbsError, Wc, WcOpcode, WcStatus,
+    DeviceCaps, ListenerId, MrKeys, PdId, PrivateData, QpId, QpInit, QpModify, QpState, RecvWr, Recycling,
+    Retire, SendOp, SendWr, Service, SrqId, VerbsError, Wc, WcOpcode, WcStatus,
 };
 use crate::srp::Direction;
 use crate::srp::answer::{CommandAnswer, TmfAnswer};
@@ -419,6 +419,7 @@ impl Device for FakeDevice {
             max_rd_atomic: 128,
             max_message_bytes: 1 << 24,
             last_wqe_event: false,
+            recycling: Recycling::Never,
         }
     }
 
@@ -472,6 +473,10 @@ impl Device for FakeDevice {
             (state, _) => return Err(VerbsError::State(state)),
         };
         Ok(())
+    }
+
+    fn retire_qp(&mut self, _: Time, _: QpId, _: Retire) -> Result<(), VerbsError> {
+        Err(VerbsError::Invalid("retirement: an initiator destroys"))
     }
 
     fn destroy_qp(&mut self, _: Time, qp: QpId) -> Result<(), VerbsError> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::rdma::verbs::{DeviceCaps, TIME_WAIT};
+use crate::rdma::verbs::{DeviceCaps, Recycling, TIME_WAIT};
 
 /// Sizes and habits of an [`Engine`](super::Engine), fixed at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +97,7 @@ impl EngineConfig {
             max_rd_atomic: self.max_rd_atomic,
             max_message_bytes: self.max_message_bytes,
             last_wqe_event: true,
+            recycling: Recycling::NewNumber,
         }
     }
 }

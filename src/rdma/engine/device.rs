@@ -15,7 +15,7 @@ use super::state;
 use super::transmit::Round;
 use crate::rdma::verbs::{
     Access, AsyncEvent, CqId, DeviceCaps, MrKeys, Path, PdId, QpId, QpInit, QpModify, QpState, RecvWr,
-    SendWr, SrqId, VerbsError, Wc, WcStatus,
+    Retire, Retired, SendWr, SrqId, VerbsError, Wc, WcStatus,
 };
 use crate::wire::bth::{Bth, Opcode};
 use crate::wire::error::ParseError;
@@ -171,6 +171,28 @@ impl Engine {
         let ended = self.qps.remove(qp.0).ok_or(NO_QP)?;
         self.qpns.free(now, ended.qpn);
         self.settle();
+        Ok(())
+    }
+
+    /// Ends a queue pair's connection in any state, without completions, and the queue pair with it
+    /// or not: a recycled one keeps its id and its memory, and stands in INIT under a new number. The
+    /// old number rests for the time wait. The answer is an event, and there at once.
+    pub fn retire_qp(&mut self, now: Time, qp: QpId, how: Retire) -> Result<(), VerbsError> {
+        let outcome = match how {
+            Retire::Destroy => {
+                self.destroy_qp(now, qp)?;
+                Retired::Destroyed
+            }
+            Retire::Recycle => {
+                self.modify_qp(now, qp, &QpModify::Reset)?;
+                let ended = self.qps.get_mut(qp.0).ok_or(NO_QP)?;
+                self.qpns.free(now, ended.qpn);
+                ended.qpn = self.qpns.assign(now, qp.0, &mut self.shared.rng);
+                ended.modify(&mut self.shared, now, &QpModify::Init)?;
+                Retired::Recycled
+            }
+        };
+        self.shared.events.push_back(AsyncEvent::QpRetired { qp, outcome });
         Ok(())
     }
 

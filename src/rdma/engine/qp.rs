@@ -142,6 +142,7 @@ impl Qp {
             recv.clear();
         }
         self.conn = None;
+        self.last_heard = Time::ZERO;
         self.announces_peer = false;
         self.notify_drained = false;
     }

@@ -118,7 +118,9 @@ impl Requester {
         self.next = attr.sq_psn;
         self.high = attr.sq_psn;
         self.max_reads = usize::from(attr.max_rd_atomic);
-        self.asked = VecDeque::with_capacity(self.max_reads);
+        // A recycled queue pair has the room already.
+        self.asked.clear();
+        self.asked.reserve(self.max_reads);
         self.retry.configure(attr);
         let config = &sh.config;
         self.window = Window::new(config.window_start_packets, LEAST_WINDOW, config.window_max_packets);
