@@ -1,35 +1,30 @@
 //! `srpoll perf`: an SRP initiator in user space that loads a logical unit, measures and verifies.
 
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail, ensure};
-use reactors::clock::Clock;
+use anyhow::{Context, anyhow, bail};
 use reactors::reactor::Idle;
-use reactors::time::Time;
-use reactors::wake::{Bed, Waker};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use super::endpoint::{DEFAULT_PORT, Endpoint, Poll};
 use super::units;
 use crate::initiator::load::{Load, LoadError, Pattern, Report, Stop, Watch, Workload, find_foreign};
 use crate::initiator::scan::{CommandError, Pace, close, scan, wait_live};
 use crate::initiator::session::SessionCounters;
 use crate::initiator::{Session, SessionConfig};
-use crate::rdma::soft::{self, Fault, PortConfig, open_port};
-use crate::rdma::verbs::{Device, Path, Service};
+use crate::rdma::soft::{self, Fault};
 use crate::wire::scsi::lun::Lun;
 use crate::wire::srp::PortId;
 
 /// The exit status for a session that was lost.
 const STATUS_LOST: u8 = 3;
-/// The first half of our initiator port ids: "srpoll" and a version.
-const INITIATOR_EXTENSION: u64 = 0x7372_706f_6c6c_0001;
 /// How long after a loss a session is made anew.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Data buffers are no shorter than this, so that looking for foreign data takes few commands.
@@ -77,7 +72,7 @@ impl Kind {
 #[derive(clap::Args, Debug)]
 pub struct PerfArgs {
     /// The target's address and service port
-    #[arg(long, value_name = "IP[:PORT]", value_parser = |text: &str| units::address_port(text, 5555))]
+    #[arg(long, value_name = "IP[:PORT]", value_parser = |text: &str| units::address_port(text, DEFAULT_PORT))]
     target: SocketAddr,
     /// Our own address; needs UDP port 4791 of it
     #[arg(long, value_name = "IP", value_parser = |text: &str| units::address(text, 0))]
@@ -164,7 +159,7 @@ pub fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("signals cannot be caught")?;
     }
-    let device = args.device()?;
+    let device = args.endpoint().device()?;
     if let Some(core) = core {
         reactors::affinity::pin(core).context("--cores")?;
     }
@@ -202,46 +197,24 @@ enum Ended {
 }
 
 impl PerfArgs {
+    fn endpoint(&self) -> Endpoint {
+        let port = match (self.id_ext, self.ioc_guid) {
+            (Some(id_ext), Some(ioc_guid)) => PortId::new(id_ext, ioc_guid),
+            _ => PortId::UNSPECIFIED,
+        };
+        Endpoint { target: self.target, local: self.local, port, fault: self.fault }
+    }
+
     fn session(&self) -> anyhow::Result<SessionConfig> {
-        let (target, local) = (self.target.ip(), self.local.ip());
-        ensure!(target.is_ipv4() == local.is_ipv4(), "{target} and {local} are not addresses of one family");
         let io_bytes = u32::try_from(self.bs).ok().filter(|&bytes| bytes > 0 && bytes <= 64 << 20);
         let io_bytes = io_bytes.ok_or_else(|| anyhow!("--bs {} does not lie between 1 and 64M", self.bs))?;
-        let path = Path { local, remote: target, scope_id: self.scope_id() };
-        let service = Service::RdmaCm { port: self.target.port() };
-        let initiator = PortId::new(INITIATOR_EXTENSION, guid_of(local));
-        let depth = self.qd.div_ceil(self.channels);
         Ok(SessionConfig {
-            path_mtu: soft::path_mtu(local, target, self.scope_id())
-                .with_context(|| format!("there is no way from {local} to {target}"))?,
-            target: match (self.id_ext, self.ioc_guid) {
-                (Some(id_ext), Some(ioc_guid)) => PortId::new(id_ext, ioc_guid),
-                _ => PortId::UNSPECIFIED,
-            },
             channels: self.channels,
-            depth,
+            depth: self.qd.div_ceil(self.channels),
             max_io_bytes: io_bytes.max(MIN_BUFFER_BYTES),
             reconnect_delay: self.reconnect.then_some(RECONNECT_DELAY),
-            ..SessionConfig::new(path, service, initiator)
+            ..self.endpoint().session()?
         })
-    }
-
-    fn scope_id(&self) -> u32 {
-        match (self.local, self.target) {
-            (SocketAddr::V6(local), SocketAddr::V6(target)) => local.scope_id().max(target.scope_id()),
-            _ => 0,
-        }
-    }
-
-    fn device(&self) -> anyhow::Result<soft::Device> {
-        let mut config = soft::DeviceConfig::new(guid_of(self.local.ip()));
-        config.fault = self.fault;
-        let mut device = soft::Device::new(config);
-        let port = PortConfig { scope_id: self.scope_id(), ..PortConfig::new(1).with(self.fault) };
-        for socket in open_port(self.local.ip(), &port)? {
-            device.add_port(socket);
-        }
-        Ok(device)
     }
 
     fn workload(&self, config: &SessionConfig) -> Workload {
@@ -307,16 +280,6 @@ impl PerfArgs {
     }
 }
 
-/// A GUID that stays the same for an address: ours, and locally administered.
-fn guid_of(ip: IpAddr) -> u64 {
-    let value = match ip.to_canonical() {
-        IpAddr::V4(v4) => u128::from(u32::from(v4)),
-        IpAddr::V6(v6) => u128::from(v6),
-    };
-    let folded = (value >> 64) as u64 ^ (value as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (folded & 0x00ff_ffff_ffff_ffff) | 0x0200_0000_0000_0000
-}
-
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
@@ -336,43 +299,6 @@ impl Watch for Stopwatch<'_> {
 
     fn measured(&mut self) {
         self.used = Some(cpu_time().saturating_sub(self.started));
-    }
-}
-
-/// The clock of this thread, and its sleep.
-struct Poll {
-    clock: Clock,
-    idle: Idle,
-    bed: Bed,
-    idle_since: Option<Time>,
-}
-
-impl Poll {
-    fn new(idle: Idle, device: &soft::Device) -> std::io::Result<Self> {
-        let mut bed = Bed::new(Waker::new()?)?;
-        bed.set_fds(|fds| fds.extend(device.wait_fds()))?;
-        Ok(Poll { clock: Clock::get(), idle, bed, idle_since: None })
-    }
-}
-
-impl Pace for Poll {
-    fn now(&mut self) -> Time {
-        self.clock.now()
-    }
-
-    fn worked(&mut self) {
-        self.idle_since = None;
-    }
-
-    fn rest(&mut self, until: Time) {
-        let Idle::Sleep { after } = self.idle else { return std::hint::spin_loop() };
-        let now = self.clock.now();
-        let since = *self.idle_since.get_or_insert(now);
-        if now.since(since) >= after && until > now {
-            let at_most = (until != Time::NEVER).then(|| until.since(now));
-            // What goes wrong here would go wrong again: then this is spinning.
-            let _ = self.bed.wait(at_most);
-        }
     }
 }
 
@@ -508,13 +434,5 @@ mod tests {
         );
         let long = parse("--target 127.0.0.1 --local 127.0.0.2 --rw read --bs 65M --qd 1").unwrap();
         assert!(long.session().unwrap_err().to_string().contains("does not lie between 1 and 64M"));
-    }
-
-    #[test]
-    fn guids_differ_and_stay() {
-        let guid = |text: &str| guid_of(text.parse().unwrap());
-        assert_eq!(guid("127.0.0.1"), guid("::ffff:127.0.0.1"));
-        assert_ne!(guid("127.0.0.1"), guid("127.0.0.2"));
-        assert_ne!(guid("fd00::1"), guid("fd01::1"));
     }
 }

@@ -108,16 +108,19 @@ pub fn failure(status: Option<Status>, sense: Option<&Sense>) -> String {
 
 /// What to do about a status.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
+    /// It is done.
     Good,
     /// A unit attention: something happened to the logical unit, the command can be repeated.
     Again,
     /// The logical unit has no room now.
     Later,
+    /// It failed.
     Failed,
 }
 
-pub(super) fn judge(status: Option<Status>, sense: Option<&Sense>) -> Verdict {
+/// What to do about a command that the target answered.
+pub fn judge(status: Option<Status>, sense: Option<&Sense>) -> Verdict {
     match (status, sense.map(|sense| sense.key)) {
         (Some(Status::Good), _) => Verdict::Good,
         (Some(Status::CheckCondition), Some(SenseKey::UnitAttention)) => Verdict::Again,

@@ -7,7 +7,7 @@ use reactors::time::Time;
 
 use super::channel::{Channel, Phase, PhaseEvent};
 use super::config::SessionConfig;
-use super::memory::{CONTROL_IUS, Memory};
+use super::memory::{CONTROL_IUS, Memory, Registered};
 use super::slot::{Completion, Outcome, Slot, SlotEvent, SlotId, SlotState};
 use crate::rdma::verbs::{Connections, CqId, Device, PdId, VerbsError, Wc, WcOpcode, WcStatus};
 use crate::srp::initiator::BadLogin;
@@ -174,6 +174,8 @@ pub struct Session<D> {
     pub(super) pd: PdId,
     pub(super) cq: CqId,
     pub(super) memory: Memory,
+    /// Memory for data that are the caller's.
+    pub(super) lent: Option<Registered>,
     pub(super) channels: Vec<Channel>,
     /// How many of the channels this session came to have.
     pub(super) used: u32,
@@ -213,6 +215,7 @@ impl<D: Device + Connections> Session<D> {
             pd,
             cq,
             memory,
+            lent: None,
             channels: (0..config.channels).map(|channel| Channel::new(own(channel))).collect(),
             used: 0,
             slots: (0..requests).map(|slot| Slot::new(slot / config.depth)).collect(),

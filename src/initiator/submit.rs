@@ -6,9 +6,10 @@ use reactors::time::Time;
 
 use super::channel::Phase;
 use super::config::DescriptorForm;
+use super::memory::Registered;
 use super::session::{Session, SessionError, SessionState, kind};
 use super::slot::{SlotEvent, SlotId, SlotState};
-use crate::rdma::verbs::{Connections, Device, SendOp, SendWr, SgeList, VerbsError};
+use crate::rdma::verbs::{Access, Connections, Device, SendOp, SendWr, SgeList, VerbsError};
 use crate::wire::num::RKey;
 use crate::wire::srp::{Cmd, DataBuffer, DescTable, Descriptor, RawLun, TaskAttribute};
 
@@ -128,11 +129,48 @@ impl<D: Device + Connections> Session<D> {
         region.with_bytes(offset, len_bytes, look)
     }
 
-    /// Posts a command in a reserved request.
+    /// Registers memory of `len_bytes` for the caller's own data, in place of what was lent before: for
+    /// commands that [`post_lent`](Self::post_lent) sends. No such command may be on its way.
+    pub fn lend(&mut self, len_bytes: usize) -> Result<Region, SessionError> {
+        let failed = |why| SessionError::Verbs { what: "memory of the caller", why };
+        if let Some(before) = self.lent.take() {
+            self.device.deregister(before.keys.lkey).map_err(failed)?;
+        }
+        let lent = Registered::new(&mut self.device, self.pd, len_bytes, Access::REMOTE).map_err(failed)?;
+        Ok(self.lent.insert(lent).region.clone())
+    }
+
+    /// Posts a command in a reserved request; its data are in the request's own buffer.
     ///
     /// # Panics
     /// If the request is not reserved.
     pub fn post(&mut self, now: Time, slot: SlotId, command: &Command) -> Result<(), PostError> {
+        if command.transfer.len_bytes() > self.config.max_io_bytes {
+            return Err(PostError::TooLong);
+        }
+        self.post_from(now, slot, command, Data { lent: false, at: self.memory.data(slot.0) })
+    }
+
+    /// Posts a command in a reserved request; its data are in [lent](Self::lend) memory, from `at`
+    /// on. They belong to the command until it has ended.
+    ///
+    /// # Panics
+    /// If the request is not reserved.
+    pub fn post_lent(
+        &mut self,
+        now: Time,
+        slot: SlotId,
+        command: &Command,
+        at: usize,
+    ) -> Result<(), PostError> {
+        let room = self.lent.as_ref().map_or(0, |lent| lent.region.len_bytes());
+        if at.checked_add(command.transfer.len_bytes() as usize).is_none_or(|end| end > room) {
+            return Err(PostError::TooLong);
+        }
+        self.post_from(now, slot, command, Data { lent: true, at })
+    }
+
+    fn post_from(&mut self, now: Time, slot: SlotId, command: &Command, data: Data) -> Result<(), PostError> {
         let entry = &self.slots[slot.0 as usize];
         assert_eq!(entry.state, SlotState::Held, "a command is posted in a reserved request");
         let index = entry.channel as usize;
@@ -142,12 +180,9 @@ impl<D: Device + Connections> Session<D> {
             return Err(PostError::Gone);
         };
         let qp = link.qp;
-        if command.transfer.len_bytes() > self.config.max_io_bytes {
-            return Err(PostError::TooLong);
-        }
         let generation = entry.generation.wrapping_add(1);
         self.slots[slot.0 as usize].generation = generation;
-        let sges = self.build(slot.0, index, command);
+        let sges = self.build(slot.0, index, command, data);
         let wr = SendWr {
             wr_id: Key { slot: slot.0, generation }.handle(kind::COMMAND).to_bits(),
             op: SendOp::Send { solicited: false },
@@ -190,9 +225,8 @@ impl<D: Device + Connections> Session<D> {
     }
 
     /// Writes the IU of a command; gives what is to be sent.
-    fn build(&mut self, slot: u32, index: usize, command: &Command) -> SgeList {
+    fn build(&mut self, slot: u32, index: usize, command: &Command, data: Data) -> SgeList {
         let len = command.transfer.len_bytes();
-        let data_at = self.memory.data(slot);
         let srp = self.channels[index].srp.as_ref();
         let most = srp.map_or(0, |srp| srp.max_immediate_bytes()).min(self.config.max_immediate_bytes);
         let offset = srp.and_then(|srp| srp.immediate_offset);
@@ -208,18 +242,19 @@ impl<D: Device + Connections> Session<D> {
         };
         match (command.transfer, offset) {
             (Transfer::Out(1..), Some(offset)) if len <= most => {
-                let emitted = self.memory.data.region.with_bytes(data_at, len as usize, |data| {
+                let memory = self.data_memory(data);
+                let emitted = memory.region.with_bytes(data.at, len as usize, |data| {
                     let offset = usize::from(offset);
                     self.emit(slot, offset, &Cmd { data_out: DataBuffer::Immediate { data, offset }, ..cmd })
                 });
                 let header = emitted.expect("a data buffer lies in its region");
                 let (at, _) = self.memory.iu(slot);
-                let data = self.memory.data.sge(data_at, len as usize);
+                let data = memory.sge(data.at, len as usize);
                 SgeList::two(self.memory.ius.sge(at, header), data)
             }
             (transfer, _) => {
                 let scratch = std::mem::take(&mut self.scratch);
-                let (buffer, scratch) = self.describe(slot, len, scratch);
+                let (buffer, scratch) = self.describe(slot, len, data, scratch);
                 let buffer = match buffer {
                     Described::Direct(descriptor) => DataBuffer::Direct(descriptor),
                     Described::Table { table, total_bytes, inline } => {
@@ -252,12 +287,17 @@ impl<D: Device + Connections> Session<D> {
         emitted.expect("an IU buffer lies in its region")
     }
 
-    /// Describes the first `len` bytes of a request's buffer in the configured form; the table, if
-    /// there is one, comes into `scratch`, and into the request's own memory if it is external.
-    fn describe(&self, slot: u32, len: u32, mut scratch: Vec<u8>) -> (Described, Vec<u8>) {
-        let data = &self.memory.data;
-        let addr = data.region.addr() + self.memory.data(slot) as u64;
-        let rkey = data.keys.rkey;
+    /// The memory that a command's data are in.
+    fn data_memory(&self, data: Data) -> &Registered {
+        self.lent.as_ref().filter(|_| data.lent).unwrap_or(&self.memory.data)
+    }
+
+    /// Describes `len` bytes of data in the configured form; the table, if there is one, comes into
+    /// `scratch`, and into the request's own memory if it is external.
+    fn describe(&self, slot: u32, len: u32, data: Data, mut scratch: Vec<u8>) -> (Described, Vec<u8>) {
+        let memory = self.data_memory(data);
+        let addr = memory.region.addr() + data.at as u64;
+        let rkey = memory.keys.rkey;
         let form = self.config.descriptors;
         if form == DescriptorForm::Direct {
             return (Described::Direct(Descriptor { addr, rkey, len_bytes: len }), scratch);
@@ -266,14 +306,24 @@ impl<D: Device + Connections> Session<D> {
         for piece in pieces(addr, rkey, len, form.pieces() as u32) {
             scratch.extend_from_slice(&piece.emit());
         }
+        let own = &self.memory.data;
         if form.inline() < form.pieces() {
-            data.region.write(self.memory.table(slot), &scratch).expect("a table lies in its region");
+            own.region.write(self.memory.table(slot), &scratch).expect("a table lies in its region");
         }
-        let table_addr = data.region.addr() + self.memory.table(slot) as u64;
-        let table = Descriptor { addr: table_addr, rkey, len_bytes: scratch.len() as u32 };
+        let table_addr = own.region.addr() + self.memory.table(slot) as u64;
+        let table = Descriptor { addr: table_addr, rkey: own.keys.rkey, len_bytes: scratch.len() as u32 };
         let inline = form.inline() * Descriptor::BYTES;
         (Described::Table { table, total_bytes: len, inline }, scratch)
     }
+}
+
+/// Where the data of a command are.
+#[derive(Copy, Clone, Debug)]
+struct Data {
+    /// In lent memory, else in the requests' buffers.
+    lent: bool,
+    /// Offset there, in bytes.
+    at: usize,
 }
 
 /// A buffer's description.

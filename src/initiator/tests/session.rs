@@ -7,7 +7,7 @@ use super::{Jumping, config, pace, session};
 use crate::initiator::scan::{CommandError, Pace, close, execute, scan, wait_live};
 use crate::initiator::session::SessionError;
 use crate::initiator::{
-    Command, Completion, DescriptorForm, Outcome, Session, SessionConfig, SessionState, Transfer,
+    Command, Completion, DescriptorForm, Outcome, PostError, Session, SessionConfig, SessionState, Transfer,
 };
 use crate::srp::descriptors::BufferRef;
 use crate::srp::tmf::TmfStatus;
@@ -278,5 +278,43 @@ fn configurations_that_cannot_be_are_refused() {
     ] {
         let made = Session::new(FakeDevice::new(), bad, fastrand::Rng::with_seed(1));
         assert!(matches!(made.err(), Some(SessionError::Config(_))));
+    }
+}
+
+#[test]
+fn data_may_lie_in_memory_of_the_caller() {
+    let immediate = [0, SessionConfig::MAX_IMMEDIATE_BYTES];
+    let forms = [DescriptorForm::Direct, DescriptorForm::External { pieces: 3, inline: 1 }];
+    for (max_immediate_bytes, descriptors) in immediate.into_iter().zip(forms) {
+        // The requests' own buffers are too short for it.
+        let short = SessionConfig { max_immediate_bytes, descriptors, max_io_bytes: 512, ..config() };
+        let (mut session, mut pace) = live(short);
+        session.device_mut().knobs.attentions = 0;
+        let lent = session.lend(16384).unwrap();
+        lent.fill(8192, 2048, 0xa5).unwrap();
+        let write = Command {
+            cdb: Cdb::Write(ReadWrite::plain(7, 4)).emit(),
+            transfer: Transfer::Out(2048),
+            ..read(4)
+        };
+        for (command, at) in
+            [(write, 8192), (Command { cdb: Cdb::Read(ReadWrite::plain(7, 4)).emit(), ..read(4) }, 512)]
+        {
+            let slot = session.reserve().unwrap();
+            session.post_lent(pace.now(), slot, &command, at).unwrap();
+            assert!(next(&mut session, &mut pace).unwrap().outcome.is_good());
+        }
+        let mut back = [0; 2048];
+        lent.read(512, &mut back).unwrap();
+        assert_eq!(back, [0xa5; 2048]);
+        let slot = session.reserve().unwrap();
+        for beyond in [16384 - 512, usize::MAX] {
+            assert_eq!(session.post_lent(pace.now(), slot, &write, beyond), Err(PostError::TooLong));
+        }
+        session.release(slot);
+        // Other memory takes its place: what was registered before is not any more.
+        let before = session.device().in_use().1;
+        session.lend(4096).unwrap();
+        assert_eq!(session.device().in_use().1, before);
     }
 }
