@@ -185,7 +185,7 @@ fn unmap_and_write_zeroes_give_zeroes_and_holes() {
 }
 
 #[test]
-fn a_file_truncated_while_served_fails_beyond_its_end_and_heals() {
+fn a_file_truncated_while_served_fails_beyond_its_end_until_it_is_rescanned() {
     let (_folder, path) = file(MIB);
     let device = open(&path);
     let mut driver = Driver::open(&device, 4);
@@ -199,14 +199,54 @@ fn a_file_truncated_while_served_fails_beyond_its_end_and_heals() {
     assert_eq!(fs::metadata(&path).unwrap().len(), MIB / 2 + 512);
     assert_eq!(driver.read(0, 4096).unwrap(), [1; 4096], "what is there still works");
     driver.run(Op::Flush, 0, 0).unwrap();
-    handle.set_len(MIB).unwrap();
-    driver.advance(Duration::from_secs(1));
-    until(|| {
-        driver.poll();
-        driver.read(MIB - 4096, 4096) == Ok(vec![0; 4096])
-    });
-    assert_eq!(device.generation(), 2, "shrunk and grown back");
+    assert_eq!(device.generation(), 1, "shrunk");
     assert_eq!(device.geometry().len_bytes(), MIB, "its size is what was promised all the time");
+    handle.set_len(MIB).unwrap();
+    look_many_times(&device, &mut driver);
+    assert_eq!(driver.read(MIB - 4096, 4096), Err(IoError::Truncated), "what was there is lost all the same");
+    assert_eq!(driver.write(MIB - 4096, &[2; 4096]), Err(IoError::Truncated));
+    assert_eq!(device.generation(), 1);
+    assert_eq!(device.rescan().unwrap().len_bytes(), MIB);
+    assert_eq!(device.generation(), 2, "whole again, by an administrator's word");
+    assert_eq!(driver.read(MIB - 4096, 4096).unwrap(), [0; 4096]);
+    driver.write(MIB - 4096, &[2; 4096]).unwrap();
+}
+
+/// Lets the queue and the control plane see all that they can of the file.
+fn look_many_times(device: &UringBdev, driver: &mut Driver) {
+    for _ in 0..5 {
+        driver.advance(Duration::from_secs(1));
+        driver.poll();
+        driver.read(0, 512).unwrap();
+        device.check_backing();
+    }
+}
+
+#[test]
+fn a_write_that_grows_a_truncated_file_again_hides_nothing() {
+    let (_folder, path) = file(MIB);
+    let device = open(&path);
+    let mut driver = Driver::open(&device, 4);
+    let handle = OpenOptions::new().write(true).open(&path).unwrap();
+    driver.write(0, &pattern(MIB as usize, 5)).unwrap();
+    handle.set_len(MIB / 4).unwrap();
+    device.check_backing();
+    // As a write does that the kernel had when the file was cut.
+    std::os::unix::fs::FileExt::write_at(&handle, &[2; 4096], MIB / 2).unwrap();
+    look_many_times(&device, &mut driver);
+    for at in [MIB / 4, MIB / 2, MIB - 4096] {
+        assert_eq!(driver.read(at, 4096), Err(IoError::Truncated), "{at}");
+        assert_eq!(driver.write(at, &[3; 4096]), Err(IoError::Truncated), "{at}");
+        assert_eq!(driver.run(Op::WriteZeroes, at, 4096), Err(IoError::Truncated), "{at}");
+    }
+    assert_eq!(
+        driver.read(MIB / 4 - 4096, 4096).unwrap(),
+        pattern(MIB as usize, 5)[MIB as usize / 4 - 4096..][..4096]
+    );
+    assert_eq!(device.generation(), 1, "cut once");
+    assert_eq!(device.rescan().unwrap().len_bytes(), MIB / 2 + 4096);
+    assert_eq!(driver.read(MIB / 2, 4096).unwrap(), [2; 4096]);
+    assert_eq!(driver.try_submit(Op::Read, MIB - 4096, 4096), Err(SubmitError::Invalid), "it is smaller now");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use reactors::time::Time;
 
@@ -60,9 +61,15 @@ pub(super) struct File {
     is_block_device: bool,
     blocks: AtomicU64,
     generation: AtomicU64,
-    /// How much of the device there really is, in bytes: less than its geometry says if the file
-    /// was truncated while it is served.
+    /// How much of the device is still what was written to it, in bytes: less than its geometry says
+    /// if the file was truncated while it is served. A mark that only a rescan raises: a file that
+    /// grows again, be it by a write that was under way, has lost what was cut off all the same.
     live_bytes: AtomicU64,
+    /// Held while the mark and the size change, which is seldom and short: a look that began before
+    /// a rescan must not lower what that has raised.
+    marking: Mutex<()>,
+    /// It was said that the file grew again after it was truncated.
+    regrown: AtomicBool,
     next_look_ns: AtomicU64,
     /// What was seen at the path last: an [`AtPath`].
     at_path: AtomicU8,
@@ -84,6 +91,8 @@ impl File {
             blocks: AtomicU64::new(geometry.blocks),
             generation: AtomicU64::new(0),
             live_bytes: AtomicU64::new(len_bytes),
+            marking: Mutex::new(()),
+            regrown: AtomicBool::new(false),
             next_look_ns: AtomicU64::new(0),
             at_path: AtomicU8::new(AtPath::Itself as u8),
             zeroing: AtomicU8::new(Zeroing::ZeroRange as u8),
@@ -116,9 +125,12 @@ impl File {
         let len_bytes =
             len_of(&self.fd, self.is_block_device).map_err(|errno| failed(&what, "its size", errno))?;
         let blocks = blocks_of(&what, len_bytes, self.geometry.block_bytes)?;
+        let _marking = self.marking.lock().unwrap_or_else(PoisonError::into_inner);
+        let (was_whole, before) = (self.is_whole(), self.blocks.load(Ordering::Acquire));
         self.live_bytes.store(len_bytes, Ordering::Release);
-        let before = self.blocks.swap(blocks, Ordering::AcqRel);
-        if before != blocks {
+        self.regrown.store(false, Ordering::Relaxed);
+        self.blocks.store(blocks, Ordering::Release);
+        if before != blocks || !was_whole {
             self.generation.fetch_add(1, Ordering::Release);
             tracing::info!("{}: {what} has {blocks} blocks now, was {before}", self.name);
         }
@@ -132,8 +144,7 @@ impl File {
     }
 
     /// Whether the file holds all of the device.
-    #[inline]
-    pub(super) fn is_whole(&self) -> bool {
+    fn is_whole(&self) -> bool {
         self.has(self.blocks.load(Ordering::Acquire) * u64::from(self.geometry.block_bytes))
     }
 
@@ -150,8 +161,9 @@ impl File {
 
     /// Looks at the size of the file.
     pub(super) fn look(&self) {
+        let asked_in = self.generation();
         if let Ok(len_bytes) = len_of(&self.fd, self.is_block_device) {
-            self.found(len_bytes);
+            self.found(len_bytes, asked_in);
         }
     }
 
@@ -161,12 +173,7 @@ impl File {
             return;
         }
         self.check_path();
-        let generation = self.generation();
-        let Ok(stat) = rustix::fs::fstat(&self.fd) else { return };
-        // Else a rescan took another size over meanwhile.
-        if generation == self.generation() {
-            self.found(stat.st_size.unsigned_abs());
-        }
+        self.look();
     }
 
     /// Looks at what the path names now; the log says so when that is something else than before.
@@ -207,25 +214,30 @@ impl File {
         self.at_path.load(Ordering::Relaxed) == AtPath::Replaced as u8
     }
 
-    /// The file was found to have `len_bytes`; the log says so when that changes what is there.
-    pub(super) fn found(&self, len_bytes: u64) {
+    /// The file was found to have `len_bytes` when it was asked in the generation `asked_in`; the log
+    /// says so when that changes what is there. What is older than a rescan is nothing.
+    pub(super) fn found(&self, len_bytes: u64, asked_in: u64) {
+        let _marking = self.marking.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked_in != self.generation() {
+            return;
+        }
         let promised = self.geometry().len_bytes();
         let replaced = self.is_replaced();
         let live = if replaced { 0 } else { len_bytes.min(promised) };
-        let before = self.live_bytes.swap(live, Ordering::AcqRel).min(promised);
-        let (name, path) = (&self.name, self.path.display());
-        if live != before {
+        let before = self.live_bytes.fetch_min(live, Ordering::AcqRel).min(promised);
+        if live < before {
             self.generation.fetch_add(1, Ordering::Release);
         }
+        let (name, path) = (&self.name, self.path.display());
         if replaced {
-            return;
-        }
-        if live < before {
+        } else if live < before {
             tracing::error!(
-                "{name}: {path} was truncated to {len_bytes} bytes while it is served as {promised}; I/O beyond that fails"
+                "{name}: {path} was truncated to {len_bytes} bytes while it is served as {promised}; I/O beyond that fails until bdev_uring_rescan"
             );
-        } else if live > before {
-            tracing::warn!("{name}: {path} grew back to {len_bytes} bytes of {promised}");
+        } else if live > before && !self.regrown.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "{name}: {path} grew to {len_bytes} bytes of {promised} after it was truncated to {before}; I/O beyond that fails until bdev_uring_rescan"
+            );
         }
     }
 

@@ -97,7 +97,7 @@ impl Ring {
     /// Asks how large the file is now, from time to time.
     fn watch(&mut self, place: u16, now: Time) {
         let tenant = self.tenant(place);
-        if (tenant.pending == 0 && tenant.file.is_whole()) || !tenant.file.is_watch_due(now) {
+        if tenant.pending == 0 || !tenant.file.is_watch_due(now) {
             return;
         }
         let at = usize::from(place);
@@ -238,12 +238,10 @@ impl Ring {
     /// Takes the answer to [`watch`](Self::watch).
     fn watched(&mut self, place: usize, result: i32) {
         let asked_in = self.watching[place].take();
-        if let (0, Some(tenant)) = (result, &self.tenants[place])
-            // Else the size was taken over since, and this is the one before.
-            && asked_in == Some(tenant.file.generation())
+        if let (0, Some(tenant), Some(asked_in)) = (result, &self.tenants[place], asked_in)
             && let Ok(len_bytes) = self.buffers.answered_len(place as u16)
         {
-            tenant.file.found(len_bytes);
+            tenant.file.found(len_bytes, asked_in);
         }
     }
 
