@@ -91,7 +91,6 @@ const UNSAFE: &[&str] = &[
     "src/rdma/soft/",
     // An allocator that counts is an `unsafe impl`.
     "tests/common/counting.rs",
-    "bdev/tests/alloc.rs",
 ];
 
 const MAX_LINES: usize = 700;

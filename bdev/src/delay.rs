@@ -9,7 +9,6 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -104,11 +103,6 @@ impl DelayBdev {
     pub fn p99_us(&self, kind: OpKind) -> u64 {
         self.latencies.p99_us[kind.index()].load(Ordering::Relaxed)
     }
-
-    /// The device below.
-    pub fn base(&self) -> &Arc<dyn Bdev> {
-        &self.base
-    }
 }
 
 impl Bdev for DelayBdev {
@@ -128,20 +122,8 @@ impl Bdev for DelayBdev {
         self.base.geometry()
     }
 
-    fn generation(&self) -> u64 {
-        self.base.generation()
-    }
-
-    fn backing(&self) -> Option<&Path> {
-        self.base.backing()
-    }
-
-    fn rescan(&self) -> Result<Geometry, OpenError> {
-        self.base.rescan()
-    }
-
-    fn resize(&self, blocks: u64) -> Result<Geometry, OpenError> {
-        self.base.resize(blocks)
+    fn base(&self) -> Option<&dyn Bdev> {
+        Some(&*self.base)
     }
 
     fn stats(&self) -> IoStats {
@@ -440,7 +422,7 @@ mod tests {
         assert_eq!(driver.poll(), [Completion { id: write, result: Err(IoError::Cancelled) }]);
         assert_eq!(driver.queue().in_flight(), 0);
         assert_eq!(driver.queue().next_deadline(), Time::NEVER, "nothing is left to be done");
-        assert_eq!(Driver::open(&**device.base(), 1).read(0, 512).unwrap(), [0; 512]);
+        assert_eq!(Driver::open(&*device.base, 1).read(0, 512).unwrap(), [0; 512]);
 
         let device = over_malloc(Hold::After);
         device.set_latencies_us(60_000_000);
@@ -452,7 +434,7 @@ mod tests {
         driver.advance(Duration::from_secs(59));
         assert!(driver.poll().is_empty(), "it stalls");
         assert_eq!(driver.wait(write), Ok(()));
-        assert_eq!(Driver::open(&**device.base(), 1).read(0, 512).unwrap(), [9; 512]);
+        assert_eq!(Driver::open(&*device.base, 1).read(0, 512).unwrap(), [9; 512]);
     }
 
     #[test]

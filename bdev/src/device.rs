@@ -66,33 +66,40 @@ pub trait Bdev: Any + Send + Sync {
     /// Its present geometry. The number of blocks may change while it is in use.
     fn geometry(&self) -> Geometry;
 
+    /// The device that this one wraps, if it does: what the methods below say is then what that
+    /// one says.
+    fn base(&self) -> Option<&dyn Bdev> {
+        None
+    }
+
     /// Counts up with every change of the geometry, and whenever less or more of the medium is
     /// really there than before, so that a cached copy knows it is old.
     fn generation(&self) -> u64 {
-        0
+        self.base().map_or(0, Bdev::generation)
     }
 
     /// The file or device that holds the data, if there is one.
     fn backing(&self) -> Option<&Path> {
-        None
+        self.base().and_then(Bdev::backing)
     }
 
     /// Looks whether the backing store is still what it was. What is wrong with it goes to the log
     /// once, and a size that is another counts the [`generation`](Self::generation) up. May block
     /// as long as the file system does, so it is for a thread of its own; a second apart will do.
+    /// A device that wraps another has no backing store of its own to look at.
     fn check_backing(&self) {}
 
     /// Looks again how large the backing store is, and takes that over. Devices without one
     /// answer what they are.
     fn rescan(&self) -> Result<Geometry, OpenError> {
-        Ok(self.geometry())
+        self.base().map_or_else(|| Ok(self.geometry()), Bdev::rescan)
     }
 
     /// Changes the size to `blocks`. Operations beyond a new end that are under way still
     /// complete.
     fn resize(&self, blocks: u64) -> Result<Geometry, OpenError> {
-        let _ = blocks;
-        Err(OpenError::new(self.name(), format_args!("a {} cannot be resized", self.product())))
+        let fixed = || OpenError::new(self.name(), format_args!("a {} cannot be resized", self.product()));
+        self.base().ok_or_else(fixed)?.resize(blocks)
     }
 
     /// What all queues of this device have done so far.

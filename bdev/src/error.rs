@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -120,11 +119,6 @@ impl ErrorBdev {
     pub fn clear_all(&self) {
         OpKind::ALL.into_iter().for_each(|kind| self.clear(kind));
     }
-
-    /// The device below.
-    pub fn base(&self) -> &Arc<dyn Bdev> {
-        &self.base
-    }
 }
 
 impl Bdev for ErrorBdev {
@@ -144,20 +138,8 @@ impl Bdev for ErrorBdev {
         self.base.geometry()
     }
 
-    fn generation(&self) -> u64 {
-        self.base.generation()
-    }
-
-    fn backing(&self) -> Option<&Path> {
-        self.base.backing()
-    }
-
-    fn rescan(&self) -> Result<Geometry, OpenError> {
-        self.base.rescan()
-    }
-
-    fn resize(&self, blocks: u64) -> Result<Geometry, OpenError> {
-        self.base.resize(blocks)
+    fn base(&self) -> Option<&dyn Bdev> {
+        Some(&*self.base)
     }
 
     /// What the device below did, for anybody, and the failures that were injected here.

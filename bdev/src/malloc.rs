@@ -4,16 +4,13 @@
 //! they are submitted, so nothing is ever cancelled and a flush has nothing to do. Threads that
 //! write one block at the same time leave either's bytes there, or some of both.
 
-use std::os::fd::BorrowedFd;
-
 use reactors::memory::{OutOfBounds, Region};
-use reactors::time::Time;
 use uuid::Uuid;
 
-use crate::check::{Regions, admit, blocks_of};
+use crate::check::blocks_of;
 use crate::device::{Bdev, BlockQueue, Geometry};
-use crate::instant::Instant;
-use crate::io::{Completion, Io, IoError, IoId, Op, OpenError, RegionId, SubmitError};
+use crate::instant::{InstantQueue, Medium};
+use crate::io::{Io, Op, OpenError};
 use crate::stats::{DeviceStats, IoStats};
 
 /// What a memory disk shall be.
@@ -89,72 +86,31 @@ impl Bdev for MallocBdev {
     }
 
     fn open_queue(&self, depth: usize) -> Result<Box<dyn BlockQueue>, OpenError> {
-        Ok(Box::new(MallocQueue {
-            geometry: self.geometry,
-            data: self.data.clone(),
-            regions: Regions::new(),
-            instant: Instant::new(depth, self.stats.open_queue()),
-        }))
+        let medium = Memory { geometry: self.geometry, data: self.data.clone() };
+        Ok(Box::new(InstantQueue::new(medium, depth, self.stats.open_queue())))
     }
 }
 
-struct MallocQueue {
+struct Memory {
     geometry: Geometry,
     data: Region,
-    regions: Regions,
-    instant: Instant,
 }
 
-impl MallocQueue {
-    /// Does what was found valid.
+impl Medium for Memory {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
     #[inline]
-    fn execute(&self, io: &Io) -> Result<(), OutOfBounds> {
+    fn execute(&self, io: &Io, buffer: Option<&Region>) -> Result<(), OutOfBounds> {
         // The device was mapped with its length as a `usize`, and `io` lies within it.
         let (at, len) = (io.offset_bytes as usize, io.len_bytes as usize);
-        let Some(buffer) = self.regions.get(io.region).filter(|_| io.op.has_buffer()) else {
-            return match io.op {
-                Op::Unmap | Op::WriteZeroes => self.data.clear(at, len),
-                Op::Read | Op::Write { .. } | Op::Flush => Ok(()),
-            };
-        };
-        match io.op {
-            Op::Read => self.data.copy_to(at, buffer, io.region_offset, len),
-            _ => buffer.copy_to(io.region_offset, &self.data, at, len),
+        match (io.op, buffer) {
+            (Op::Read, Some(buffer)) => self.data.copy_to(at, buffer, io.region_offset, len),
+            (Op::Write { .. }, Some(buffer)) => buffer.copy_to(io.region_offset, &self.data, at, len),
+            (Op::Unmap | Op::WriteZeroes, _) => self.data.clear(at, len),
+            (Op::Flush | Op::Read | Op::Write { .. }, _) => Ok(()),
         }
-    }
-}
-
-impl BlockQueue for MallocQueue {
-    fn register(&mut self, region: &Region) -> Result<RegionId, OpenError> {
-        self.regions.add(region)
-    }
-
-    fn submit(&mut self, io: Io) -> Result<(), SubmitError> {
-        self.instant.has_room()?;
-        let result = match admit(&io, &self.geometry, &self.regions)? {
-            Ok(()) => self.execute(&io).map_err(|OutOfBounds { .. }| IoError::Truncated),
-            Err(error) => Err(error),
-        };
-        self.instant.push(&io, result);
-        Ok(())
-    }
-
-    fn cancel(&mut self, _id: IoId) {}
-
-    fn poll(&mut self, now: Time, completions: &mut Vec<Completion>) {
-        self.instant.poll(now, completions);
-    }
-
-    fn in_flight(&self) -> usize {
-        self.instant.len()
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn next_deadline(&self) -> Time {
-        self.instant.next_deadline()
     }
 }
 

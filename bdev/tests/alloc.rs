@@ -1,7 +1,8 @@
 //! After start nothing allocates: a counting allocator says so for every device and wrapper.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../tests/common/counting.rs"]
+mod counting;
+
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,43 +15,9 @@ use bdev::sim::{SimBdev, SimOptions};
 use bdev::testing::wait_readable;
 use bdev::uring::{UringBdev, UringOptions};
 use bdev::{Bdev, BlockQueue, Completion, Io, IoError, IoId, Op, OpKind};
+use counting::allocations;
 use reactors::memory::Region;
 use reactors::time::Time;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Counts what this thread allocates; other threads are the test harness's.
-struct Counting;
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-#[allow(unsafe_code)]
-// SAFETY: all is handed on to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(at, layout, len) }
-    }
-}
-
-fn count() {
-    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
-}
 
 const DEPTH: usize = 32;
 const DISK_BYTES: u64 = 4 << 20;
@@ -98,10 +65,9 @@ fn allocates_nothing(device: &dyn Bdev) {
     let region = queue.register(&Region::heap(DEPTH * 8192)).unwrap();
     let mut completions = Vec::with_capacity(DEPTH);
     rounds(&mut *queue, region, &mut completions, 1);
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     rounds(&mut *queue, region, &mut completions, 20);
-    let allocations = ALLOCATIONS.get() - before;
-    assert_eq!(allocations, 0, "{} allocated on the fast path", device.product());
+    assert_eq!(allocations() - before, 0, "{} allocated on the fast path", device.product());
     assert!(device.stats().of(OpKind::Read).ops > 0);
 }
 
@@ -112,9 +78,9 @@ fn malloc() -> Arc<dyn Bdev> {
 
 #[test]
 fn the_counter_counts() {
-    let before = ALLOCATIONS.get();
+    let before = allocations();
     drop(std::hint::black_box(Box::new(1)));
-    assert_eq!(ALLOCATIONS.get() - before, 1);
+    assert_eq!(allocations() - before, 1);
 }
 
 #[test]

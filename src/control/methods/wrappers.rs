@@ -204,11 +204,12 @@ pub(super) fn error_inject(model: &mut Model, params: InjectError) -> Result<Val
 
 /// What `bdev_get_bdevs` says of a device that lies over another one.
 pub(super) fn describe(bdev: &dyn Bdev) -> Option<Value> {
+    let base = bdev.base()?.name();
     let any: &dyn Any = bdev;
     if let Some(delay) = any.downcast_ref::<DelayBdev>() {
         return Some(json!({"delay": {
             "name": delay.name(),
-            "base_bdev_name": delay.base().name(),
+            "base_bdev_name": base,
             "avg_read_latency": delay.average_us(OpKind::Read),
             "p99_read_latency": delay.p99_us(OpKind::Read),
             "avg_write_latency": delay.average_us(OpKind::Write),
@@ -216,7 +217,7 @@ pub(super) fn describe(bdev: &dyn Bdev) -> Option<Value> {
         }}));
     }
     let error = any.downcast_ref::<ErrorBdev>()?;
-    Some(json!({"error": {"name": error.name(), "base_bdev": error.base().name()}}))
+    Some(json!({"error": {"name": error.name(), "base_bdev": base}}))
 }
 
 fn downcast<'a, T: Bdev>(device: &'a dyn Bdev, kind: &str) -> Result<&'a T, RpcError> {
