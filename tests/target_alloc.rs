@@ -77,6 +77,7 @@ fn shard(address: IpAddr) -> (Shard<soft::Device>, Sender<Message>) {
         inbox,
         peers: Peers::new(vec![sender.clone()], limits.tasks as usize),
         stats: Arc::new(ReactorStats::default()),
+        clock: Some(Clock::get()),
     };
     let mut device = DeviceConfig::new(3);
     device.in_process = false;

@@ -11,6 +11,7 @@ use crate::target::handle::{
 use crate::target::identity::Keeper;
 use crate::target::limits::Limits;
 use crate::target::snapshot::Snapshot;
+use crate::target::stages::Stages;
 
 /// What one shard knows.
 #[derive(Default)]
@@ -18,6 +19,7 @@ pub(crate) struct Shard {
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     pub(crate) listeners: Vec<SocketAddr>,
     pub(crate) channels: Vec<ChannelInfo>,
+    pub(crate) stages: Stages,
     /// The next change is refused with this.
     pub(crate) refuse: Option<String>,
 }
@@ -90,6 +92,9 @@ impl Shard {
                 counters: vec![("rx_bad_icrc", 7)],
                 ..ShardStats::default()
             })),
+            Request::Stages { lun, reset } => {
+                Reply::Stages(self.stages.read(lun.unwrap_or(0), reset).collect())
+            }
             Request::Disconnect(session) => {
                 let before = self.channels.len();
                 self.channels.retain(|channel| channel.session != session);

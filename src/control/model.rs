@@ -320,6 +320,11 @@ impl Model {
         Ok(())
     }
 
+    /// Whether the target has this logical unit.
+    pub fn has_lun(&self, number: u16) -> bool {
+        self.target().is_some_and(|target| target.luns.contains_key(&number))
+    }
+
     /// Lets somebody in.
     pub fn add_initiator(&mut self, target: Option<&str>, rule: Rule) -> Result<(), RpcError> {
         let mut next = self.target_named(target)?.clone();

@@ -66,6 +66,7 @@ impl<F: Fabric> Shard<F> {
             Request::RemoveListener(address) => reply.send(self.remove_listener(address)),
             Request::Sessions => reply.send(Reply::Channels(self.channel_infos(now))),
             Request::Stats => reply.send(Reply::Stats(Box::new(self.stats()))),
+            Request::Stages { lun, reset } => reply.send(Reply::Stages(self.luns.read_stages(lun, reset))),
             Request::Disconnect(session) => reply.send(Reply::Count(self.disconnect(now, session))),
             Request::Drain(within) => self.leave(now, within, reply),
             Request::Stop => {

@@ -14,6 +14,7 @@ use reactors::stats::ReactorReading;
 
 use super::access::InitiatorId;
 use super::snapshot::Snapshot;
+use super::stages::StageReading;
 use crate::rdma::soft::Fault;
 
 /// How long the control plane waits for an answer that needs no I/O of a peer.
@@ -70,6 +71,14 @@ pub enum Request {
     Sessions,
     /// Say how busy the shard is: [`Reply::Stats`].
     Stats,
+    /// Say how long commands were in which stage, on one logical unit or on all, and count anew from
+    /// now on if `reset`: [`Reply::Stages`].
+    Stages {
+        /// The one logical unit.
+        lun: Option<u16>,
+        /// Whether counts begin anew.
+        reset: bool,
+    },
     /// End the channels of this session: [`Reply::Count`] of channels told to go.
     Disconnect(SessionId),
     /// Take no new logins, end all channels when their commands are done, at the latest after
@@ -130,6 +139,8 @@ pub enum Reply {
     Channels(Vec<ChannelInfo>),
     /// How the shard fares.
     Stats(Box<ShardStats>),
+    /// How long commands were in which stage, by logical unit and class.
+    Stages(Vec<StageReading>),
     /// The shard has ended.
     Gone,
 }
@@ -315,6 +326,17 @@ impl TargetHandle {
             _ => None,
         });
         Ok(stats.collect())
+    }
+
+    /// How long commands were in which stage since start or the last reset, on one logical unit or on
+    /// all, by class; all shards together. Counts begin anew if `reset`.
+    pub fn stages(&self, lun: Option<u16>, reset: bool) -> Result<Vec<StageReading>, HandleError> {
+        let replies = self.ask_all(&Request::Stages { lun, reset }, "for its stages", ANSWER_WITHIN)?;
+        let readings = replies.into_iter().flat_map(|reply| match reply {
+            Reply::Stages(readings) => readings,
+            _ => Vec::new(),
+        });
+        Ok(StageReading::merged(readings))
     }
 
     /// Ends a session; gives how many channels it had.

@@ -10,6 +10,7 @@ use reactors::slab::{Key, Slab};
 
 use super::limits::{CHUNK_BYTES, MAX_TRANSFER_BYTES};
 use super::snapshot::{LunEntry, MAX_LUN, Snapshot};
+use super::stages::{StageReading, Stages};
 use crate::scsi::{LunInfo, Naa};
 use crate::wire::scsi::inquiry::ascii_field;
 use crate::wire::scsi::lun::Lun;
@@ -39,6 +40,8 @@ pub struct OpenLun {
     pub waiting: VecDeque<Key>,
     /// Tasks whose write waits for a fence, oldest first.
     pub held: VecDeque<Key>,
+    /// How long its commands were in which stage.
+    pub stages: Stages,
     /// Tasks that name this LUN.
     pub tasks: u32,
     /// The configuration has it no more: it goes when its last task has ended.
@@ -194,6 +197,14 @@ impl Luns {
         Ok(changes)
     }
 
+    /// What was recorded of the stages of commands on the LUNs of the configuration, of one or of all;
+    /// counts begin anew if `reset`.
+    pub fn read_stages(&mut self, lun: Option<u16>, reset: bool) -> Vec<StageReading> {
+        let wanted = |open: &OpenLun| !open.retired && lun.is_none_or(|lun| lun == open.entry.lun);
+        let open = self.open.iter_mut().map(|(_, open)| open).filter(|open| wanted(open));
+        open.flat_map(|open| open.stages.read(open.entry.lun, reset)).collect()
+    }
+
     /// Whether a LUN that the configuration has no more is still in use.
     pub fn has_retired(&self) -> bool {
         self.open.iter().any(|(_, open)| open.retired)
@@ -224,6 +235,7 @@ fn open_lun(entry: &LunEntry, pool: &Region, slots: &Region) -> Result<OpenLun, 
         buffer_align_bytes: (entry.bdev.geometry().buffer_align_bytes as usize).max(1),
         waiting: VecDeque::new(),
         held: VecDeque::new(),
+        stages: Stages::default(),
         tasks: 0,
         retired: false,
     })

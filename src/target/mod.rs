@@ -38,6 +38,7 @@ mod respond;
 pub mod shard;
 pub mod slots;
 pub mod snapshot;
+pub mod stages;
 pub mod start;
 pub mod task;
 mod transfer;

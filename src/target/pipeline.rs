@@ -11,6 +11,7 @@ use reactors::time::Time;
 use super::fabric::Fabric;
 use super::shard::Shard;
 use super::slots::Slots;
+use super::stages::Stage;
 use super::task::{Phase, Source, Task};
 use super::wr::Tag;
 use crate::rdma::verbs::{Remote, SendOp, SendWr, SgeList};
@@ -34,6 +35,9 @@ impl<F: Fabric> Shard<F> {
         loop {
             let Some(task) = self.tasks.get_mut(key) else { return };
             task.blocked = false;
+            if let Some(stage) = task.phase.stage() {
+                task.laps.enter(stage, &mut self.stage_clock);
+            }
             let step = match task.phase {
                 Phase::Memory => self.take_memory(key),
                 Phase::Table => self.read_table(now, key),
@@ -59,6 +63,7 @@ impl<F: Fabric> Shard<F> {
         task.outcome = outcome;
         task.command_bytes = 0;
         task.phase = Phase::Respond;
+        task.laps.enter(Stage::Response, &mut self.stage_clock);
         self.responses.push(key);
     }
 
@@ -70,6 +75,7 @@ impl<F: Fabric> Shard<F> {
             if transfer.piece.is_none() {
                 self.counts.memory_waits += 1;
                 self.pool.wait(key, transfer.need);
+                task.laps.enter(Stage::Buffer, &mut self.stage_clock);
                 task.advance(TaskEvent::NeedMemory);
                 return Step::Wait;
             }

@@ -69,6 +69,7 @@ impl<F: Fabric> Shard<F> {
         }
         let mut due = std::mem::take(&mut self.responses.due);
         self.responses.fresh = false;
+        self.stage_clock.batch();
         let before = due.len();
         due.retain(|&key| !self.post_response(now, key));
         let posted = before - due.len();
@@ -135,6 +136,9 @@ impl<F: Fabric> Shard<F> {
         }
         task.credited = false;
         task.advance(TaskEvent::PostResponse);
+        if let Some(lun) = task.lun.and_then(|lun| self.luns.get_mut(lun)) {
+            lun.stages.record(task.class(), task.laps, &mut self.stage_clock);
+        }
         self.leave_lun(key);
         true
     }

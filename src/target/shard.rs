@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reactors::arena::{self, HugePages};
+use reactors::clock::Clock;
 use reactors::poller::{Busy, Poller};
 use reactors::ring::Mailbox;
 use reactors::slab::{Key, Slab};
@@ -36,6 +37,7 @@ use super::quiet::Quiet;
 use super::respond::Responses;
 use super::slots::Slots;
 use super::snapshot::Snapshot;
+use super::stages::StageClock;
 use super::task::Task;
 use super::wr::Tag;
 use crate::rdma::verbs::{
@@ -129,6 +131,8 @@ pub struct ShardSeed {
     pub peers: Peers,
     /// What its reactor does.
     pub stats: Arc<ReactorStats>,
+    /// The clock of its reactor; none if a turn is to count as one moment.
+    pub clock: Option<Clock>,
 }
 
 /// Why a shard could not start.
@@ -176,6 +180,7 @@ pub struct Shard<F: Fabric> {
     /// Where SCSI puts parameter data.
     pub(super) scratch: Box<[u8]>,
     pub(super) counts: Counts,
+    pub(super) stage_clock: StageClock,
     /// Failures of block operations.
     pub(super) block_log: Quiet,
     pub(super) rng: fastrand::Rng,
@@ -232,6 +237,7 @@ impl<F: Fabric> Shard<F> {
             admin: Admin::default(),
             scratch: vec![0; scsi::scratch_bytes(MAX_LUNS)].into(),
             counts: Counts::default(),
+            stage_clock: StageClock::new(seed.clock),
             block_log: Quiet::default(),
             rng,
             reactor: seed.stats,
@@ -271,6 +277,7 @@ impl<F: Fabric> Shard<F> {
         let mut taken = 0;
         for _ in 0..BATCHES_A_TURN {
             let count = self.fabric.poll_cq(self.cq, &mut batch);
+            self.stage_clock.batch();
             for wc in &batch[..count] {
                 self.on_work_completion(now, wc);
             }
@@ -312,6 +319,7 @@ impl<F: Fabric> Shard<F> {
             }
             lun.queue.poll(now, &mut completions);
             taken += completions.len();
+            self.stage_clock.batch();
             for completion in completions.drain(..) {
                 self.on_block_completion(now, completion);
             }
@@ -464,6 +472,7 @@ impl<F: Fabric> Shard<F> {
 
 impl<F: Fabric> Poller for Shard<F> {
     fn poll(&mut self, now: Time) -> Busy {
+        self.stage_clock.turn(now);
         let mut work = self.fabric.progress(now);
         work += self.take_messages(now);
         work += self.take_connection_events(now);

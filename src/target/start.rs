@@ -95,6 +95,7 @@ fn start_on<F: Fabric + 'static>(
                 inbox,
                 peers,
                 stats: Arc::clone(&seat.stats),
+                clock: Some(seat.clock),
             };
             Shard::new(seed, fabric(), fastrand::Rng::new())
         };

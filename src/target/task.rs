@@ -6,6 +6,7 @@ use reactors::slab::Key;
 use reactors::time::Time;
 
 use super::fence::{FenceId, Range};
+use super::stages::{Class, Kind, Laps, Stage};
 use crate::scsi::{BlockOp, Outcome};
 use crate::srp::Direction;
 use crate::srp::descriptors::{BufferRef, Cursor};
@@ -154,9 +155,35 @@ pub struct Task {
     pub fence: Option<FenceId>,
     /// When its information unit was taken.
     pub since: Time,
+    /// In which stage of its way it was how long.
+    pub laps: Laps,
+}
+
+impl Phase {
+    /// The stage of a task that does this next; none if it stays where it is.
+    #[inline]
+    pub fn stage(self) -> Option<Stage> {
+        match self {
+            Phase::Memory | Phase::Chunk => None,
+            Phase::Table | Phase::Fetch => Some(Stage::Read),
+            Phase::Block => Some(Stage::Backend),
+            Phase::Deliver | Phase::Flush | Phase::Respond => Some(Stage::Response),
+        }
+    }
 }
 
 impl Task {
+    /// The class it is measured in.
+    #[inline]
+    pub fn class(&self) -> Class {
+        let kind = match self.op {
+            Some(BlockOp::Read { .. }) => Kind::Read,
+            Some(BlockOp::Write { .. }) => Kind::Write,
+            Some(BlockOp::Flush { .. }) | None => Kind::Other,
+        };
+        Class::of(kind, self.transfer.total)
+    }
+
     /// Moves the state along; an illegal move is a bug of ours, is logged and changes nothing.
     #[inline]
     pub fn advance(&mut self, event: TaskEvent) {
@@ -228,6 +255,7 @@ impl Task {
             management: None,
             fence: None,
             since: now,
+            laps: Laps::new(now),
         }
     }
 }

@@ -12,5 +12,6 @@ mod first;
 mod login;
 mod model;
 mod random;
+mod stages;
 mod tasks;
 mod transfer;

@@ -72,6 +72,7 @@ pub const METHODS: &[Method] = &[
     method!("srp_create_target", srp::create_target, "Make the target"),
     method!("srp_delete_target", srp::delete_target, "End the target with its sessions"),
     method!("srp_get_sessions", srp::get_sessions, "Who is logged in"),
+    method!("srp_get_stages", srp::get_stages, "How long commands were in which stage: lun, reset"),
     method!("srp_get_stats", srp::get_stats, "Counters of every shard"),
     method!("srp_get_targets", srp::get_targets, "The target with LUNs, listeners and access list"),
     method!("srp_session_disconnect", srp::session_disconnect, "End the sessions of an initiator"),

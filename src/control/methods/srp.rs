@@ -15,6 +15,7 @@ use crate::target::handle::{ChannelInfo, SessionInfo, ShardStats};
 use crate::target::identity::lun_names;
 use crate::target::limits::{Admission, Limits};
 use crate::target::snapshot::Identity;
+use crate::target::stages::{Spread, StageReading};
 
 /// Service port if none is given.
 const DEFAULT_PORT: u16 = 5555;
@@ -311,6 +312,61 @@ pub(super) fn session_disconnect(model: &mut Model, params: Disconnect) -> Resul
         channels += model.handle().disconnect_session(session.id)?;
     }
     Ok(json!({"channels": channels}))
+}
+
+/// Parameters of `srp_get_stages`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GetStages {
+    /// Of this logical unit; of all if there is none.
+    lun: Option<u64>,
+    /// Count anew from now on.
+    #[serde(default)]
+    reset: bool,
+}
+
+/// `{"classes": [...]}`, sorted by LUN, reads before writes, small before large. A class that has
+/// seen no command is not there. Each is
+/// `{"lun": 0, "operation": "read", "size": "<=4k", "commands": 12345, "lat_us": {...}}`: the operation is
+/// `read`, `write` or `other` (then the size is `any`), and `lat_us` has the stages of
+/// [`Stage`](crate::target::stages::Stage) by name, `receive`, `buffer`, `rdma_read`, `backend`,
+/// `response`, and `total`, which is their sum command by command. A stage is
+/// `{"mean": ..., "p50": ..., "p90": ..., "p99": ..., "p99.9": ..., "max": ...}` in microseconds; mean and
+/// max are exact, a percentile is up to an eighth too long.
+pub(super) fn get_stages(model: &mut Model, params: GetStages) -> Result<Value, RpcError> {
+    let lun = match params.lun {
+        None => None,
+        Some(number) => {
+            let there = u16::try_from(number).ok().filter(|number| model.has_lun(*number));
+            Some(there.ok_or_else(|| RpcError::missing(format!("there is no LUN {number}")))?)
+        }
+    };
+    let classes = model.handle().stages(lun, params.reset)?;
+    Ok(json!({"classes": classes.iter().map(stages).collect::<Vec<_>>()}))
+}
+
+fn stages(class: &StageReading) -> Value {
+    let lat_us: Map<String, Value> =
+        class.named().map(|(name, spread)| (name.to_owned(), spread_words(spread))).collect();
+    json!({
+        "lun": class.lun,
+        "operation": class.class.operation(),
+        "size": class.class.size(),
+        "commands": class.total().count(),
+        "lat_us": lat_us,
+    })
+}
+
+fn spread_words(spread: &Spread) -> Value {
+    let at = |quantile| spread.quantile_ns(quantile) as f64 / 1000.0;
+    json!({
+        "mean": spread.mean_ns() / 1000.0,
+        "p50": at(0.5),
+        "p90": at(0.9),
+        "p99": at(0.99),
+        "p99.9": at(0.999),
+        "max": spread.max_ns() as f64 / 1000.0,
+    })
 }
 
 pub(super) fn get_stats(model: &mut Model, _: Nothing) -> Result<Value, RpcError> {

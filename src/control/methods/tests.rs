@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use reactors::time::Time;
 use serde_json::{Value, json};
 
 use super::{CallList, METHODS, run};
@@ -10,6 +11,7 @@ use crate::control::jsonrpc::{Call, RpcError};
 use crate::control::model::Model;
 use crate::target::access::InitiatorId;
 use crate::target::handle::SessionId;
+use crate::target::stages::{Class, Kind, Laps, StageClock};
 
 pub(super) fn call(model: &mut Model, method: &str, params: Value) -> Result<Value, RpcError> {
     run(model, Call { method: method.to_owned(), params })
@@ -460,4 +462,36 @@ fn reactors_and_counters() {
     assert_eq!(stats["shards"][0]["counters"], json!({"rx_bad_icrc": 7}));
     let version = call(&mut model, "spdk_get_version", json!(null)).unwrap();
     assert_eq!(version["version"], json!(concat!("srpoll v", env!("CARGO_PKG_VERSION"))));
+}
+
+#[test]
+fn stages_of_all_shards_together() {
+    let shards = FakeShards::start(2);
+    let mut model = shards.model("stages");
+    make(
+        &mut model,
+        &[malloc("m"), ("srp_create_target", json!({})), ("srp_target_add_lun", json!({"bdev_name": "m"}))],
+    );
+    let mut clock = StageClock::new(None);
+    for (number, ns) in [(0, 2_000), (1, 6_000)] {
+        clock.turn(Time::from_nanos(ns));
+        let laps = Laps::new(Time::ZERO);
+        shards.shard(number).stages.record(Class::of(Kind::Write, 8192), laps, &mut clock);
+    }
+    let read = |model: &mut Model, params| call(model, "srp_get_stages", params).unwrap();
+    let first = read(&mut model, json!({"lun": 0, "reset": true}));
+    let class = &first["classes"][0];
+    let head = ["lun", "operation", "size", "commands"].map(|name| class[name].clone());
+    assert_eq!(head, [json!(0), json!("write"), json!("<=16k"), json!(2)]);
+    let zero = json!({"mean": 0.0, "p50": 0.0, "p90": 0.0, "p99": 0.0, "p99.9": 0.0, "max": 0.0});
+    let whole = json!({"mean": 4.0, "p50": 2.047, "p90": 6.0, "p99": 6.0, "p99.9": 6.0, "max": 6.0});
+    let names = ["receive", "buffer", "rdma_read", "backend", "response", "total"];
+    for name in names {
+        let expected = if matches!(name, "receive" | "total") { &whole } else { &zero };
+        assert_eq!(&class["lat_us"][name], expected, "{name}");
+    }
+    assert_eq!(class["lat_us"].as_object().unwrap().len(), names.len());
+    assert_eq!(read(&mut model, json!(null)), json!({"classes": []}));
+    refused(&mut model, "srp_get_stages", json!({"lun": 7}), -19, "there is no LUN 7");
+    refused(&mut model, "srp_get_stages", json!({"lun": 65_536}), -19, "there is no LUN 65536");
 }

@@ -162,6 +162,7 @@ impl Rig {
                 inbox,
                 peers: Peers::new(inboxes.clone(), backlog),
                 stats: Arc::new(ReactorStats::default()),
+                clock: None,
             };
             Shard::new(seed, device, rng.fork()).unwrap()
         });
