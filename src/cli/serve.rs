@@ -24,7 +24,7 @@ use crate::control::socket::{self, OwnedSocket};
 use crate::control::watch::Watch;
 use crate::rdma::soft::Fault;
 use crate::target::access::Rule;
-use crate::target::handle::{Hugepages, StartConfig};
+use crate::target::handle::{Hugepages, Provider, StartConfig};
 use crate::target::identity::{Keeper, Origin, default_folders};
 use crate::target::limits::{Limits, Wishes};
 use crate::target::snapshot::Snapshot;
@@ -128,7 +128,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         idle: args.idle,
         hugepages: args.hugepages,
         snapshot: Arc::new(Snapshot::empty(limits)),
-        fault: args.fault,
+        provider: Provider::Soft { fault: args.fault },
     })?;
     let stop = handle.clone();
     let mut model = Model::new(handle, keeper, limits);

@@ -31,8 +31,18 @@ pub struct StartConfig {
     pub hugepages: Hugepages,
     /// The first configuration; carries the limits.
     pub snapshot: Arc<Snapshot>,
-    /// Faults to inject into datagrams, both ways.
-    pub fault: Option<Fault>,
+    /// What carries the traffic.
+    pub provider: Provider,
+}
+
+/// What carries a target's traffic.
+#[derive(Clone, Debug)]
+pub enum Provider {
+    /// The built-in RoCEv2 over UDP.
+    Soft {
+        /// Faults to inject into datagrams, both ways.
+        fault: Option<Fault>,
+    },
 }
 
 /// Whether memory comes from huge pages.

@@ -9,11 +9,12 @@ use reactors::ring::{Mailbox, Sender};
 use reactors::wake::Waker;
 
 use super::fabric::Fabric;
-use super::handle::{CommandSink, Hugepages, StartConfig, TargetHandle};
+use super::handle::{CommandSink, Hugepages, Provider, StartConfig, TargetHandle};
 use super::limits::INBOX_DEPTH;
 use super::message::{Message, Peers};
 use super::shard::{Shard, ShardSeed, StartError};
-use crate::rdma::soft;
+use crate::rdma::soft::{self, Fault};
+use crate::rdma::verbs::VerbsError;
 
 /// Why a target did not start.
 #[derive(Debug, thiserror::Error)]
@@ -27,15 +28,24 @@ pub enum TargetError {
 }
 
 /// Makes the provider's context of one shard, on that shard's thread.
-type FabricMaker<F> = Box<dyn FnOnce() -> F + Send>;
+type FabricMaker<F> = Box<dyn FnOnce() -> Result<F, VerbsError> + Send>;
 
-/// Starts a shard for each of `config.cores` on the soft provider. When this returns, all shards
-/// run and own their memory; listeners come with the handle.
+/// Starts a shard for each of `config.cores` on its provider. When this returns, all shards run and
+/// own their memory; listeners come with the handle.
 pub fn start(config: &StartConfig) -> Result<TargetHandle, TargetError> {
     let wakers = config.cores.iter().map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?;
-    let shards = wakers.len();
+    match &config.provider {
+        Provider::Soft { fault } => start_on(config, &wakers, soft_shards(config, *fault)?),
+    }
+}
+
+/// The shards of one device of the soft provider.
+fn soft_shards(
+    config: &StartConfig,
+    fault: Option<Fault>,
+) -> std::io::Result<Vec<FabricMaker<soft::Device>>> {
+    let shards = config.cores.len();
     let guid = fastrand::u64(..);
-    let fault = config.fault;
     let max_qp = 2 * config.snapshot.limits.max_channels;
     let makers = soft::link_shards(shards)?.into_iter().enumerate().map(|(shard, links)| -> FabricMaker<_> {
         Box::new(move || {
@@ -50,10 +60,10 @@ pub fn start(config: &StartConfig) -> Result<TargetHandle, TargetError> {
             // An initiator in this process would be none of ours.
             device.in_process = false;
             device.fault = fault;
-            soft::Device::new(device)
+            Ok(soft::Device::new(device))
         })
     });
-    start_on(config, &wakers, makers.collect())
+    Ok(makers.collect())
 }
 
 /// Starts a shard for each of `config.cores`, each on the context that its maker makes.
@@ -97,7 +107,7 @@ fn start_on<F: Fabric + 'static>(
                 stats: Arc::clone(&seat.stats),
                 clock: Some(seat.clock),
             };
-            Shard::new(seed, fabric(), fastrand::Rng::new())
+            Shard::new(seed, fabric()?, fastrand::Rng::new())
         };
         reactors.push(Reactor::spawn(reactor, build)?);
     }
