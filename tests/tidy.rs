@@ -89,6 +89,8 @@ const UNSAFE: &[&str] = &[
     "reactors/src/wake.rs",
     "bdev/src/uring/",
     "src/rdma/soft/",
+    // The C interface for the fio engine.
+    "benches/fio/src/lib.rs",
     // An allocator that counts is an `unsafe impl`.
     "tests/common/counting.rs",
 ];

@@ -1,0 +1,336 @@
+//! A session on one logical unit that takes I/Os by offset and length and gives back error numbers.
+//!
+//! It spins: an I/O is sent and its end noticed in [`Driver::poll`], which fio calls in a loop. Unit
+//! attentions are cleared and busy logical units asked again, as the kernel does below a block device.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use anyhow::Context;
+use reactors::memory::Region;
+use reactors::reactor::Idle;
+use reactors::time::Time;
+use srpoll::cli::endpoint::Poll;
+use srpoll::initiator::scan::{LunInfo, Pace, Verdict, close, failure, judge, scan, wait_live};
+use srpoll::initiator::{
+    Command, Outcome, PostError, Session, SessionConfig, SessionState, SlotId, Transfer,
+};
+use srpoll::rdma::soft::Device;
+use srpoll::wire::scsi::cdb::{Cdb, ReadWrite};
+use srpoll::wire::scsi::sense::{Asc, Sense, SenseKey};
+use srpoll::wire::srp::{RawLun, TaskAttribute};
+
+use crate::options::Options;
+
+/// How long an I/O that met a busy logical unit waits, and how often.
+const BUSY_PAUSE: Duration = Duration::from_millis(1);
+const MAX_TRIES: u32 = 5000;
+/// The session's own buffers carry only what finds out about the logical unit.
+const OWN_BUFFER_BYTES: u32 = 4096;
+/// How many failures are told in words.
+const TOLD: u32 = 8;
+
+/// What an I/O does; the numbers are those of `enum srpoll_direction`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read = 0,
+    Write = 1,
+    /// SYNCHRONIZE CACHE of the whole logical unit.
+    Sync = 2,
+}
+
+impl Direction {
+    pub(crate) fn of(number: i32) -> Option<Direction> {
+        [Direction::Read, Direction::Write, Direction::Sync].into_iter().find(|it| *it as i32 == number)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Direction::Read => "READ",
+            Direction::Write => "WRITE",
+            Direction::Sync => "SYNCHRONIZE CACHE",
+        }
+    }
+}
+
+/// An I/O that has ended.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Done {
+    /// What the caller gave with it.
+    pub(crate) user: u64,
+    /// Zero or an error number.
+    pub(crate) error: i32,
+}
+
+/// An I/O on its way.
+#[derive(Copy, Clone, Debug)]
+struct Io {
+    direction: Direction,
+    offset: u64,
+    /// Where in the lent memory its data are.
+    at: usize,
+    len_bytes: u32,
+    user: u64,
+    tries: u32,
+    not_before: Time,
+}
+
+/// A session that does I/O on one logical unit.
+pub(crate) struct Driver {
+    session: Session<Device>,
+    pace: Poll,
+    info: LunInfo,
+    memory: Option<Region>,
+    /// I/Os by the index of their request.
+    flying: Vec<Option<Io>>,
+    again: VecDeque<Io>,
+    done: VecDeque<Done>,
+    words: VecDeque<String>,
+    told: u32,
+}
+
+impl Driver {
+    /// Logs in.
+    pub(crate) fn open(options: &Options) -> anyhow::Result<Driver> {
+        let (target, local) = (options.endpoint.target, options.endpoint.local.ip());
+        let config = SessionConfig {
+            channels: options.channels,
+            depth: options.depth.div_ceil(options.channels),
+            max_io_bytes: OWN_BUFFER_BYTES,
+            ..options.endpoint.session()?
+        };
+        let device = options
+            .endpoint
+            .device()
+            .with_context(|| format!("local={local} (every job that runs needs an address of its own)"))?;
+        let mut pace = Poll::new(Idle::Spin, &device)?;
+        let mut session = Session::new(device, config, fastrand::Rng::new())?;
+        session.start(pace.now());
+        wait_live(&mut session, &mut pace)
+            .with_context(|| format!("cannot log in to {target} as {}", config.initiator))?;
+        let info = match scan(&mut session, &mut pace, options.lun) {
+            Ok(info) => info,
+            Err(why) => {
+                close(&mut session, &mut pace);
+                return Err(why.into());
+            }
+        };
+        let requests = (config.channels * config.depth) as usize;
+        Ok(Driver {
+            session,
+            pace,
+            info,
+            memory: None,
+            flying: vec![None; requests],
+            again: VecDeque::with_capacity(requests),
+            done: VecDeque::with_capacity(requests),
+            words: VecDeque::new(),
+            told: 0,
+        })
+    }
+
+    /// What the logical unit is.
+    pub(crate) fn info(&self) -> &LunInfo {
+        &self.info
+    }
+
+    /// How many channels the session came to have.
+    pub(crate) fn channels(&self) -> u32 {
+        self.session.channels()
+    }
+
+    /// The longest I/O in bytes.
+    pub(crate) fn max_io_bytes(&self) -> u32 {
+        self.info.max_transfer_blocks.map_or(u32::MAX, |most| most.saturating_mul(self.info.block_bytes))
+    }
+
+    /// Registers memory for data; gives its address.
+    pub(crate) fn memory(&mut self, len_bytes: usize) -> anyhow::Result<u64> {
+        let region = self.session.lend(len_bytes.max(1))?;
+        let addr = region.addr();
+        self.memory = Some(region);
+        Ok(addr)
+    }
+
+    /// Sends an I/O over `len` bytes at address `data`. The error is a number: EAGAIN without room,
+    /// EINVAL for what is no whole blocks, EFAULT for data outside the memory.
+    pub(crate) fn submit(
+        &mut self,
+        direction: Direction,
+        offset: u64,
+        data: u64,
+        len: u64,
+        user: u64,
+    ) -> Result<(), i32> {
+        let (mut at, mut len_bytes) = (0, 0);
+        if direction != Direction::Sync {
+            let block = u64::from(self.info.block_bytes);
+            let whole = len.is_multiple_of(block) && offset.is_multiple_of(block);
+            if len == 0 || !whole || len > u64::from(self.max_io_bytes()) {
+                return Err(libc::EINVAL);
+            }
+            let start = self.memory.as_ref().map_or(u64::MAX, Region::addr);
+            at = data.checked_sub(start).ok_or(libc::EFAULT)? as usize;
+            len_bytes = len as u32;
+        }
+        let io = Io { direction, offset, at, len_bytes, user, tries: 0, not_before: Time::ZERO };
+        if self.session.state() != SessionState::Live {
+            return Err(libc::ENOTCONN);
+        }
+        // Those that wait already go first.
+        if !self.again.is_empty() {
+            return Err(libc::EAGAIN);
+        }
+        let Some(slot) = self.session.reserve() else { return Err(libc::EAGAIN) };
+        let now = self.pace.now();
+        self.post(now, slot, io)
+    }
+
+    fn post(&mut self, now: Time, slot: SlotId, io: Io) -> Result<(), i32> {
+        let block = u64::from(self.info.block_bytes);
+        let rw = ReadWrite::plain(io.offset / block, (u64::from(io.len_bytes) / block) as u32);
+        let (cdb, transfer) = match io.direction {
+            Direction::Read => (Cdb::Read(rw), Transfer::In(io.len_bytes)),
+            Direction::Write => (Cdb::Write(rw), Transfer::Out(io.len_bytes)),
+            Direction::Sync => {
+                // No blocks: all of them.
+                let all = Cdb::SynchronizeCache { sixteen: true, lba: 0, blocks: 0, immed: false };
+                (all, Transfer::None)
+            }
+        };
+        let lun = RawLun(self.info.lun.emit());
+        let command =
+            Command { lun, cdb: cdb.emit(), transfer, attribute: TaskAttribute::Simple, user: io.user };
+        match self.session.post_lent(now, slot, &command, io.at) {
+            Ok(()) => {
+                self.flying[slot.index()] = Some(io);
+                Ok(())
+            }
+            Err(why) => {
+                self.session.release(slot);
+                Err(match why {
+                    PostError::Full => libc::EAGAIN,
+                    PostError::TooLong => libc::EFAULT,
+                    PostError::Gone => libc::ENOTCONN,
+                })
+            }
+        }
+    }
+
+    /// Moves everything.
+    pub(crate) fn poll(&mut self) {
+        let now = self.pace.now();
+        self.session.poll(now);
+        while let Some(completion) = self.session.next_completion() {
+            let slot = completion.slot;
+            self.session.release(slot);
+            if let Some(io) = self.flying[slot.index()].take() {
+                self.ended(now, io, &completion.outcome);
+            }
+        }
+        if !self.again.is_empty() {
+            self.send_again(now);
+        }
+    }
+
+    fn ended(&mut self, now: Time, io: Io, outcome: &Outcome) {
+        if outcome.is_good() {
+            self.done.push_back(Done { user: io.user, error: 0 });
+            return;
+        }
+        let (error, words) = match outcome {
+            Outcome::Status { status, sense, .. } => match judge(*status, sense.as_ref()) {
+                Verdict::Again if io.tries < MAX_TRIES => return self.retry(io, now),
+                Verdict::Later if io.tries < MAX_TRIES => return self.retry(io, now + BUSY_PAUSE),
+                Verdict::Good => (libc::EIO, "transferred another length than asked for".to_owned()),
+                _ => (errno_of(sense.as_ref()), format!("failed with {}", failure(*status, sense.as_ref()))),
+            },
+            Outcome::Aborted => (libc::ETIMEDOUT, "took too long and was aborted".to_owned()),
+            Outcome::Lost => {
+                let why = self.session.why_lost().map_or(String::new(), |why| format!(": {why}"));
+                (libc::ENOTCONN, format!("went with the session{why}"))
+            }
+        };
+        self.done.push_back(Done { user: io.user, error });
+        if self.told < TOLD {
+            self.told += 1;
+            let (lun, what) = (self.info.lun, io.direction.name());
+            self.words.push_back(format!("LUN {lun}: {what} at offset {} {words}", io.offset));
+        }
+    }
+
+    fn retry(&mut self, io: Io, not_before: Time) {
+        self.again.push_back(Io { tries: io.tries + 1, not_before, ..io });
+    }
+
+    fn send_again(&mut self, now: Time) {
+        for _ in 0..self.again.len() {
+            let Some(io) = self.again.pop_front() else { return };
+            let live = self.session.state() == SessionState::Live;
+            let slot = if live && io.not_before <= now { self.session.reserve() } else { None };
+            let posted = match slot {
+                Some(slot) => self.post(now, slot, io),
+                None if live => Err(libc::EAGAIN),
+                None => Err(libc::ENOTCONN),
+            };
+            match posted {
+                Ok(()) => {}
+                Err(libc::EAGAIN) => self.again.push_back(io),
+                Err(error) => self.done.push_back(Done { user: io.user, error }),
+            }
+        }
+    }
+
+    /// The next I/O that has ended.
+    pub(crate) fn next_done(&mut self) -> Option<Done> {
+        self.done.pop_front()
+    }
+
+    /// The next failure in words, of the first few.
+    pub(crate) fn next_word(&mut self) -> Option<String> {
+        self.words.pop_front()
+    }
+
+    /// Logs out.
+    pub(crate) fn close(mut self) {
+        close(&mut self.session, &mut self.pace);
+    }
+}
+
+/// The error number that a program would see on a block device.
+fn errno_of(sense: Option<&Sense>) -> i32 {
+    match sense {
+        Some(Sense { asc: Asc::LBA_OUT_OF_RANGE, .. }) => libc::ENOSPC,
+        Some(Sense { key: SenseKey::DataProtect, .. }) => libc::EROFS,
+        Some(Sense { key: SenseKey::IllegalRequest, .. }) => libc::EOPNOTSUPP,
+        _ => libc::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directions_are_those_of_the_header() {
+        let header = include_str!("../srpoll.h");
+        for (name, direction) in [
+            ("SRPOLL_READ = 0", Direction::Read),
+            ("SRPOLL_WRITE = 1", Direction::Write),
+            ("SRPOLL_SYNC = 2", Direction::Sync),
+        ] {
+            assert!(header.contains(name), "{name}");
+            assert_eq!(Direction::of(direction as i32), Some(direction));
+        }
+        assert_eq!(Direction::of(3), None);
+    }
+
+    #[test]
+    fn sense_becomes_what_a_block_device_would_say() {
+        let errno = |key, asc| errno_of(Some(&Sense::new(key, asc)));
+        assert_eq!(errno(SenseKey::IllegalRequest, Asc::LBA_OUT_OF_RANGE), libc::ENOSPC);
+        assert_eq!(errno(SenseKey::DataProtect, Asc::WRITE_PROTECTED), libc::EROFS);
+        assert_eq!(errno(SenseKey::IllegalRequest, Asc::INVALID_FIELD_IN_CDB), libc::EOPNOTSUPP);
+        assert_eq!(errno_of(None), libc::EIO);
+    }
+}
