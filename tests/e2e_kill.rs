@@ -92,9 +92,17 @@ fn a_target_that_dies_under_load_and_comes_back() {
     patient.under_way(&target, 4);
     other.under_way(&target, 4);
 
+    // What a target owes its peers is in its folder, some moments after they came.
+    let owed = |folder: &Path| {
+        let text = std::fs::read_to_string(folder.join("state/connections.json")).unwrap_or_default();
+        text.matches("\"remote_id\"").count()
+    };
+    wait_for("all channels are in the state folder", LONG, || owed(target.folder()) == 8);
     let folder = target.kill();
     let target = on_files(folder, at);
     assert_eq!(target.printed[0], line, "the identity is the same");
+    let told = "8 of 8 connections that the process before left open are being ended";
+    assert!(target.log().contains(told), "{}", target.log());
     // Without --reconnect the loss is told by the status.
     let lost = other.end(LONG);
     assert_eq!(lost.status, Some(3), "{lost:?}");
@@ -104,8 +112,8 @@ fn a_target_that_dies_under_load_and_comes_back() {
     patient.under_way(&target, 4);
     let ended = patient.stop(LONG);
     ended.verified();
-    let (status, _) = target.stop(LONG);
-    assert_eq!(status, Some(0));
+    let (status, folder) = target.stop(LONG);
+    assert_eq!((status, owed(folder.path())), (Some(0), 0), "who stops has told everybody");
 }
 
 #[test]

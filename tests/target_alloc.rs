@@ -76,6 +76,7 @@ fn shard(address: IpAddr) -> (Shard<soft::Device>, Sender<Message>) {
         hugepages: HugePages::Off,
         inbox,
         peers: Peers::new(vec![sender.clone()], limits.tasks as usize),
+        seatings: Arc::default(),
         stats: Arc::new(ReactorStats::default()),
         clock: Some(Clock::get()),
     };

@@ -15,6 +15,7 @@ use signal_hook::iterator::Signals;
 
 use super::lun_spec::LunSpec;
 use super::units;
+use crate::control::farewells::{FarewellFile, Keeping};
 use crate::control::jsonrpc::Call;
 use crate::control::login::add_target_line;
 use crate::control::methods::{self, CallList};
@@ -24,7 +25,7 @@ use crate::control::socket::{self, OwnedSocket};
 use crate::control::watch::Watch;
 use crate::rdma::soft::Fault;
 use crate::target::access::Rule;
-use crate::target::handle::{Hugepages, Provider, StartConfig};
+use crate::target::handle::{Hugepages, Provider, StartConfig, TargetHandle};
 use crate::target::identity::{Keeper, Origin, default_folders};
 use crate::target::limits::{Limits, Wishes};
 use crate::target::snapshot::Snapshot;
@@ -119,6 +120,10 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     };
     let socket = OwnedSocket::bind(&socket_path)?;
     let keeper = args.keeper(listeners.first().copied(), &socket_path)?;
+    let farewell_file = match keeper.origin() {
+        Origin::Kept { folder, .. } => Some(FarewellFile::in_folder(folder)),
+        Origin::Derived(_) => None,
+    };
     let (events_to, events) = mpsc::channel();
     watch_signals(&socket, events_to.clone()).context("signals cannot be caught")?;
     let changed_to = events_to.clone();
@@ -135,7 +140,12 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let watch = Watch::start(model.registry(), changed_to).context("no thread to watch files")?;
     let result = configure(&mut model, &args, config, &listeners)
         .and_then(|()| Server::start(socket, events_to).context("no thread for the RPC server"))
-        .and_then(|server| serve(&mut model, server, &events, args.drain_timeout));
+        .and_then(|server| {
+            let keeping = farewell_file.map(|file| take_over(file, model.handle())).transpose()?;
+            let served = serve(&mut model, server, &events, args.drain_timeout);
+            keeping.into_iter().for_each(Keeping::finish);
+            served
+        });
     drop(watch);
     stop.stop().context("the reactors did not stop")?;
     result.map(|()| ExitCode::SUCCESS)
@@ -304,6 +314,16 @@ fn serve(
         Err(error) => tracing::warn!("the drain did not end well: {error}"),
     }
     Ok(())
+}
+
+/// Ends the connections that a process before this one left open, and keeps account of this one's.
+fn take_over(file: FarewellFile, target: &TargetHandle) -> anyhow::Result<Keeping> {
+    let left = file.read();
+    if !left.is_empty() {
+        let (all, told) = (left.len(), target.say_farewells(left)?);
+        tracing::info!("{told} of {all} connections that the process before left open are being ended");
+    }
+    Keeping::start(file, target.clone()).context("no thread to keep account of connections")
 }
 
 /// Starts a thread that asks for a stop on the first signal and stops at once on the second.

@@ -10,10 +10,12 @@ use super::config::{CmConfig, CmStats};
 use super::conn::{Conn, PeerKey};
 use super::table::{Illegal, Input, State, next};
 use crate::rdma::verbs::{
-    ConnEnd, ConnEvent, ConnId, ConnReply, ConnectAttr, Connections, ListenerId, Path, Service, VerbsError,
+    ConnEnd, ConnEvent, ConnId, ConnReply, ConnectAttr, Connections, Farewell, ListenerId, Path, Service,
+    VerbsError,
 };
 use crate::wire::cm::{CmMad, CommId, Message};
 use crate::wire::mad::MAD_LEN;
+use crate::wire::num::Qpn;
 
 /// Most listeners: addresses and services of one device.
 const MAX_LISTENERS: usize = 256;
@@ -200,11 +202,16 @@ impl Cm {
         self.by_peer.insert(peer, key);
     }
 
+    /// Whether a communication id is one of ours at present.
+    pub(super) fn is_taken(&self, id: CommId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
     /// A random communication id that is not in use.
     pub(super) fn new_local_id(&mut self) -> CommId {
         loop {
             let id = CommId(self.rng.u32(1..));
-            if !self.by_id.contains_key(&id) {
+            if !self.is_taken(id) {
                 return id;
             }
         }
@@ -362,6 +369,21 @@ impl Connections for Cm {
 
     fn disconnect(&mut self, now: Time, conn: ConnId) -> Result<(), VerbsError> {
         self.start_disconnect(now, conn)
+    }
+
+    fn farewell_of(&mut self, conn: ConnId) -> Option<Farewell> {
+        let conn = self.live(conn).ok()?.1;
+        Some(Farewell {
+            path: conn.path,
+            local_id: conn.local_id,
+            remote_id: conn.remote_id?,
+            local_qpn: Some(conn.local_qpn).filter(|qpn| *qpn != Qpn::default())?,
+            remote_qpn: conn.peer?.qpn,
+        })
+    }
+
+    fn say_farewell(&mut self, now: Time, farewell: &Farewell) -> Result<(), VerbsError> {
+        self.end_foreign(now, farewell)
     }
 
     fn poll_conn(&mut self) -> Option<ConnEvent> {

@@ -4,9 +4,10 @@ use reactors::slab::Key;
 use reactors::time::Time;
 
 use super::build;
-use super::core::{Cm, Stranger};
+use super::conn::{Conn, PeerKey};
+use super::core::{Cm, Stranger, canonical};
 use super::table::{Input, State};
-use crate::rdma::verbs::{ConnEnd, ConnId, Path, PrivateData, VerbsError};
+use crate::rdma::verbs::{ConnEnd, ConnId, Farewell, Path, PrivateData, VerbsError};
 use crate::wire::cm::{Apr, CommId, Drep, Dreq, Lap, Rej, SidrRep, SidrReq, about, reason, timeout};
 
 impl Cm {
@@ -77,6 +78,38 @@ impl Cm {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Ends a connection of a process before us, as if it were ours and its consumer wanted that. No
+    /// peer's request is taken for it: the peer may be in the middle of asking anew.
+    pub(super) fn end_foreign(&mut self, now: Time, farewell: &Farewell) -> Result<(), VerbsError> {
+        let Farewell { path, local_id, remote_id, local_qpn, remote_qpn } = *farewell;
+        if self.is_taken(local_id) {
+            return Err(VerbsError::Busy("communication id"));
+        }
+        let path = canonical(path);
+        let conn = Conn {
+            state: State::DreqSent,
+            path,
+            local_id,
+            remote_id: Some(remote_id),
+            tid: self.rng.u64(..),
+            local_qpn,
+            peer: Some(PeerKey::new(path, 0, remote_qpn)),
+            req: None,
+            replaced: None,
+            sent: None,
+            retries_left: self.config.max_cm_retries,
+            max_retries: self.config.max_cm_retries,
+            interval: timeout(self.config.disconnect_timeout_code),
+            deadline: Time::NEVER,
+            born: 0,
+        };
+        let (due, dreq) = (now + conn.interval, build::dreq(&conn));
+        let key = self.insert(conn).ok_or(VerbsError::Exhausted("connection"))?;
+        self.send_and_keep(key, dreq);
+        self.arm(key, due);
         Ok(())
     }
 

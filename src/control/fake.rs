@@ -101,6 +101,8 @@ impl Shard {
                 Reply::Count(before - self.channels.len())
             }
             Request::Drain(_) => Reply::Count(std::mem::take(&mut self.channels).len()),
+            Request::Farewells => Reply::Farewells(Vec::new()),
+            Request::SayFarewells(list) => Reply::Count(list.len()),
             Request::Stop => Reply::Done,
         }
     }

@@ -6,10 +6,11 @@
 //! * bytes to calls and back: [`framing`], [`jsonrpc`], [`server`], [`socket`]
 //! * what there is: [`model`], owned by one thread
 //! * what can be asked: [`methods`]
-//! * what changes without being asked: [`watch`]
+//! * what changes without being asked: [`watch`]; what a killed target leaves to its successor: [`farewells`]
 
 #[cfg(test)]
 pub(crate) mod fake;
+pub mod farewells;
 pub mod framing;
 pub mod jsonrpc;
 pub mod login;

@@ -175,6 +175,19 @@ macro_rules! connections_of_cm {
         ) -> Result<(), $crate::rdma::verbs::VerbsError> {
             self.$cm()?.disconnect(now, conn)
         }
+        fn farewell_of(
+            &mut self,
+            conn: $crate::rdma::verbs::ConnId,
+        ) -> Option<$crate::rdma::verbs::Farewell> {
+            self.$cm().ok()?.farewell_of(conn)
+        }
+        fn say_farewell(
+            &mut self,
+            now: reactors::time::Time,
+            farewell: &$crate::rdma::verbs::Farewell,
+        ) -> Result<(), $crate::rdma::verbs::VerbsError> {
+            self.$cm()?.say_farewell(now, farewell)
+        }
     };
 }
 

@@ -30,8 +30,8 @@ macro_rules! id {
 pub mod connections;
 
 pub use connections::{
-    ConnEnd, ConnEvent, ConnId, ConnReply, ConnRequest, ConnectAttr, Connections, ListenerId, PrivateData,
-    Service, TIME_WAIT,
+    ConnEnd, ConnEvent, ConnId, ConnReply, ConnRequest, ConnectAttr, Connections, Farewell, ListenerId,
+    PrivateData, Service, TIME_WAIT,
 };
 
 id!(

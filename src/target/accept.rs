@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use reactors::time::Time;
 
@@ -17,7 +18,9 @@ use super::limits::{CONTROL_SLOTS, MAX_CREDITS, MAX_IT_IU_BYTES, MAX_TI_IU_BYTES
 use super::message::{Admission, Admitted, ChannelRef, Message, Peers};
 use super::nexus::{Nexus, NexusId};
 use super::snapshot::Snapshot;
-use crate::rdma::verbs::{ConnEnd, ConnId, ConnReply, ConnRequest, Connections, PrivateData, Service};
+use crate::rdma::verbs::{
+    ConnEnd, ConnId, ConnReply, ConnRequest, Connections, Farewell, PrivateData, Service,
+};
 use crate::scsi::Condition;
 use crate::srp::login::{Accepted, LoginContext, LoginLimits, Refusal, decide, resolved};
 use crate::wire::srp::{LoginForm, LoginRej, LoginReq, MultiChannel, PortId, RejReason, Tag};
@@ -115,13 +118,16 @@ pub struct Acceptor {
     leaving: HashMap<ConnId, IpAddr>,
     /// No new logins: the target is stopping.
     closed: bool,
+    /// Counts up whenever a connection came or went, for the control plane.
+    seatings: Arc<AtomicU64>,
     /// What was counted.
     pub counts: AcceptCounts,
 }
 
 impl Acceptor {
-    /// For `shards` shards with `slots` receive slots each.
-    pub fn new(shards: usize, slots: u32) -> Self {
+    /// For `shards` shards with `slots` receive slots each; counts in `seatings` whenever a connection
+    /// came or went.
+    pub fn new(shards: usize, slots: u32, seatings: Arc<AtomicU64>) -> Self {
         Acceptor {
             nexuses: HashMap::new(),
             seats: HashMap::new(),
@@ -129,6 +135,7 @@ impl Acceptor {
             channels: vec![0; shards],
             leaving: HashMap::new(),
             closed: false,
+            seatings,
             counts: AcceptCounts::default(),
         }
     }
@@ -148,6 +155,17 @@ impl Acceptor {
         if let Some(Seat::Seated { local, .. }) = self.seats.get(&conn) {
             self.leaving.insert(conn, *local);
         }
+    }
+
+    /// What would end the connections of all channels, those on their way out included.
+    pub fn farewells(&self, net: &mut impl Connections) -> Vec<Farewell> {
+        let seated = self.seats.iter().filter(|(_, seat)| matches!(seat, Seat::Seated { .. }));
+        seated.filter_map(|(conn, _)| net.farewell_of(*conn)).collect()
+    }
+
+    /// A connection came or went.
+    fn count_seating(&self) {
+        self.seatings.fetch_add(1, Ordering::Release);
     }
 
     /// Whether a connection, be it a login, a channel or one on its way out, uses our `address`.
@@ -436,6 +454,7 @@ impl Acceptor {
         };
         if accepted {
             self.counts.accepted += 1;
+            self.count_seating();
         } else {
             self.counts.abandoned += 1;
             let end =
@@ -447,6 +466,7 @@ impl Acceptor {
     /// The connection manager says that a connection is over.
     pub fn on_ended(&mut self, conn: ConnId, why: ConnEnd, peers: &mut Peers) {
         self.leaving.remove(&conn);
+        self.count_seating();
         match self.seats.remove(&conn) {
             Some(Seat::Waiting(login)) => {
                 self.counts.abandoned += 1;
@@ -483,6 +503,7 @@ impl Acceptor {
         self.slots_left[channel.shard] += slots;
         self.channels[channel.shard] -= 1;
         let Some(Seat::Seated { nexus, .. }) = self.seats.remove(&conn) else { return };
+        self.count_seating();
         if let Some(members) = self.nexuses.get_mut(&nexus) {
             members.channels.retain(|(other, _)| *other != conn);
             self.forget_if_empty(&nexus);

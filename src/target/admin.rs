@@ -15,7 +15,7 @@ use super::limits::CHUNK_BYTES;
 use super::message::Message;
 use super::shard::{Shard, target_info};
 use super::snapshot::Snapshot;
-use crate::rdma::verbs::{ListenerId, Service};
+use crate::rdma::verbs::{Farewell, ListenerId, Service};
 use crate::scsi::Condition;
 
 /// The end of the target's service, in progress.
@@ -65,6 +65,8 @@ impl<F: Fabric> Shard<F> {
             Request::AddListener(address) => reply.send(self.add_listener(address)),
             Request::RemoveListener(address) => reply.send(self.remove_listener(address)),
             Request::Sessions => reply.send(Reply::Channels(self.channel_infos(now))),
+            Request::Farewells => reply.send(Reply::Farewells(self.farewells())),
+            Request::SayFarewells(list) => reply.send(Reply::Count(self.say_farewells(now, &list))),
             Request::Stats => reply.send(Reply::Stats(Box::new(self.stats()))),
             Request::Stages { lun, reset } => reply.send(Reply::Stages(self.luns.read_stages(lun, reset))),
             Request::Disconnect(session) => reply.send(Reply::Count(self.disconnect(now, session))),
@@ -167,6 +169,24 @@ impl<F: Fabric> Shard<F> {
         if !served && self.admin.ports.remove(&address) {
             self.fabric.close_port(address);
         }
+    }
+
+    fn farewells(&mut self) -> Vec<Farewell> {
+        self.acceptor.as_ref().map_or_else(Vec::new, |acceptor| acceptor.farewells(&mut self.fabric))
+    }
+
+    /// Ends connections of a process before this one at the addresses that are served; gives how many.
+    fn say_farewells(&mut self, now: Time, farewells: &[Farewell]) -> usize {
+        let mut told = 0;
+        for farewell in farewells.iter().filter(|farewell| self.admin.ports.contains(&farewell.path.local)) {
+            match self.fabric.say_farewell(now, farewell) {
+                Ok(()) => told += 1,
+                Err(error) => {
+                    tracing::debug!(peer = %farewell.path.remote, %error, "an old connection is not ended");
+                }
+            }
+        }
+        told
     }
 
     fn disconnect(&mut self, now: Time, session: SessionId) -> usize {

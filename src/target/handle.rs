@@ -5,7 +5,7 @@
 //! time. A shard never waits for the control plane.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use super::access::InitiatorId;
 use super::snapshot::Snapshot;
 use super::stages::StageReading;
 use crate::rdma::soft::Fault;
+use crate::rdma::verbs::Farewell;
 
 /// How long the control plane waits for an answer that needs no I/O of a peer.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -79,6 +80,11 @@ pub enum Request {
     RemoveListener(SocketAddr),
     /// Say which channels there are: [`Reply::Channels`].
     Sessions,
+    /// Asked of shard 0: say what would end the open connections: [`Reply::Farewells`].
+    Farewells,
+    /// Asked of shard 0: end these connections of a process before this one; [`Reply::Count`] of peers that are
+    /// being told.
+    SayFarewells(Vec<Farewell>),
     /// Say how busy the shard is: [`Reply::Stats`].
     Stats,
     /// Say how long commands were in which stage, on one logical unit or on all, and count anew from
@@ -147,6 +153,8 @@ pub enum Reply {
     Count(usize),
     /// The channels of this shard.
     Channels(Vec<ChannelInfo>),
+    /// What would end the open connections.
+    Farewells(Vec<Farewell>),
     /// How the shard fares.
     Stats(Box<ShardStats>),
     /// How long commands were in which stage, by logical unit and class.
@@ -275,6 +283,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct TargetHandle {
     inner: Arc<Inner>,
+    seatings: Arc<AtomicU64>,
 }
 
 impl TargetHandle {
@@ -282,7 +291,18 @@ impl TargetHandle {
     pub fn new(shards: Vec<CommandSink>, join: Box<dyn FnOnce() + Send>) -> TargetHandle {
         TargetHandle {
             inner: Arc::new(Inner { shards, join: Mutex::new(Some(join)), stopped: AtomicBool::new(false) }),
+            seatings: Arc::default(),
         }
+    }
+
+    /// The same target; `seatings` is what its shard 0 counts whenever a connection came or went.
+    pub fn with_seatings(self, seatings: Arc<AtomicU64>) -> TargetHandle {
+        TargetHandle { seatings, ..self }
+    }
+
+    /// Another number than before when connections came or went. Asks no shard.
+    pub fn seatings(&self) -> u64 {
+        self.seatings.load(Ordering::Acquire)
     }
 
     /// How many shards it has.
@@ -326,6 +346,21 @@ impl TargetHandle {
             _ => Vec::new(),
         });
         Ok(gather_sessions(channels.collect()))
+    }
+
+    /// What would end the open connections, for who comes after this process.
+    pub fn farewells(&self) -> Result<Vec<Farewell>, HandleError> {
+        Ok(match self.ask_one(0, Request::Farewells, "for its connections", ANSWER_WITHIN)? {
+            Reply::Farewells(farewells) => farewells,
+            _ => Vec::new(),
+        })
+    }
+
+    /// Tells the peers of a process before this one that its connections are over, as far as their
+    /// addresses are served; gives how many.
+    pub fn say_farewells(&self, farewells: Vec<Farewell>) -> Result<usize, HandleError> {
+        let request = Request::SayFarewells(farewells);
+        self.ask_one(0, request, "the end of old connections", ANSWER_WITHIN).map(|reply| count(&reply))
     }
 
     /// How each shard fares, in their order.

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use reactors::arena::{self, HugePages};
@@ -129,6 +130,8 @@ pub struct ShardSeed {
     pub inbox: Mailbox<Message>,
     /// The way to all shards.
     pub peers: Peers,
+    /// Counted up by shard 0 whenever a connection came or went.
+    pub seatings: Arc<AtomicU64>,
     /// What its reactor does.
     pub stats: Arc<ReactorStats>,
     /// The clock of its reactor; none if a turn is to count as one moment.
@@ -229,7 +232,8 @@ impl<F: Fabric> Shard<F> {
             target: target_info(&seed.snapshot),
             snapshot: seed.snapshot,
             inbox: seed.inbox,
-            acceptor: (seed.index == 0).then(|| Acceptor::new(seed.peers.shards(), limits.recv_slots)),
+            acceptor: (seed.index == 0)
+                .then(|| Acceptor::new(seed.peers.shards(), limits.recv_slots, seed.seatings)),
             peers: seed.peers,
             draining: Vec::new(),
             endings: Vec::new(),

@@ -2,6 +2,7 @@
 //! plane.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use reactors::arena::HugePages;
 use reactors::reactor::{Reactor, ReactorConfig, SpawnError};
@@ -80,11 +81,13 @@ fn start_on<F: Fabric + 'static>(
     // What one shard can have to say to another at a time: about each task, and a few words about
     // each channel.
     let backlog = limits.tasks as usize + 4 * limits.max_channels as usize;
+    let seatings = Arc::new(AtomicU64::new(0));
     let mut reactors = Vec::with_capacity(fabrics.len());
     let shards = config.cores.iter().zip(wakers).zip(rings).zip(fabrics).enumerate();
     for (index, (((core, waker), (_, inbox)), fabric)) in shards {
         let peers = Peers::new(senders.clone(), backlog);
         let snapshot = Arc::clone(&config.snapshot);
+        let seatings = Arc::clone(&seatings);
         let hugepages = match config.hugepages {
             Hugepages::Auto => HugePages::Auto,
             Hugepages::Require => HugePages::Require,
@@ -104,6 +107,7 @@ fn start_on<F: Fabric + 'static>(
                 hugepages,
                 inbox,
                 peers,
+                seatings,
                 stats: Arc::clone(&seat.stats),
                 clock: Some(seat.clock),
             };
@@ -126,5 +130,5 @@ fn start_on<F: Fabric + 'static>(
             }
         }
     };
-    Ok(TargetHandle::new(sinks.collect(), Box::new(join)))
+    Ok(TargetHandle::new(sinks.collect(), Box::new(join)).with_seatings(seatings))
 }

@@ -1,7 +1,7 @@
 //! DREQ, DREP, time wait.
 
 use super::*;
-use crate::rdma::verbs::VerbsError;
+use crate::rdma::verbs::{Farewell, VerbsError};
 use crate::wire::cm::{CommId, Dreq, Lap, SidrReq, timeout};
 
 #[test]
@@ -186,4 +186,79 @@ fn what_we_do_not_offer_is_refused() {
     pair.give_a(&CmMad::new(6, SidrReq { request_id: CommId(3), service_id: 9, ..SidrReq::default() }));
     let Message::SidrRep(sidr) = pair.one_from_a().message else { panic!("no SIDR_REP") };
     assert_eq!((sidr.request_id, sidr.service_id, sidr.status), (CommId(3), 9, 1));
+}
+
+/// A process that was killed and the one after it, which knows what the first left: B's place is
+/// taken by `Cm::new`.
+fn successor(pair: &mut Pair) -> Cm {
+    std::mem::replace(&mut pair.b, Cm::new(CmConfig::new(B.1), fastrand::Rng::with_seed(3)))
+}
+
+#[test]
+fn who_takes_a_dead_ones_place_ends_its_connections() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established(0x100);
+    let farewell = pair.b.farewell_of(b).unwrap();
+    assert_eq!(
+        (farewell.path, farewell.local_qpn, farewell.remote_qpn),
+        (b_path(), Qpn::new(0x200), Qpn::new(0x100))
+    );
+    drop(successor(&mut pair));
+    pair.b.say_farewell(pair.now, &farewell).unwrap();
+    pair.settle();
+    assert_eq!(pair.ended_a(), (a, ConnEnd::PeerDisconnected));
+    assert_eq!(pair.ended_b().1, ConnEnd::Disconnected, "which no consumer knows");
+    assert_eq!(pair.b.stats().resent, 0, "the DREP was understood");
+    pair.pass(Duration::from_secs(1));
+    assert!(pair.b.is_empty());
+}
+
+#[test]
+fn a_farewell_goes_through_all_retries_and_answers_a_dreq_that_crosses_it() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established(0x100);
+    let farewell = pair.b.farewell_of(b).unwrap();
+    drop(successor(&mut pair));
+    pair.b.say_farewell(pair.now, &farewell).unwrap();
+    assert_eq!(pair.b.say_farewell(pair.now, &farewell), Err(VerbsError::Busy("communication id")), "once");
+    pair.pass(timeout(17) * 3);
+    assert_eq!(names(&pair.sent_by_b()), ["DREQ"; 4]);
+    pair.a.disconnect(pair.now, a).unwrap();
+    let dreq = pair.one_from_a();
+    pair.give_b(&dreq);
+    assert_eq!(name(&pair.one_from_b()), "DREP");
+    pair.pass(Duration::from_secs(20));
+    assert!(pair.sent_by_b().is_empty() && pair.b.is_empty());
+}
+
+#[test]
+fn a_farewell_to_who_has_forgotten_is_answered_and_harms_no_new_connection() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established(0x100);
+    let farewell = pair.b.farewell_of(b).unwrap();
+    pair.a.disconnect(pair.now, a).unwrap();
+    drop(successor(&mut pair));
+    pair.b.listen(None, PORT).unwrap();
+    pair.pass(Duration::from_secs(20));
+    assert!(!pair.sent_by_a().is_empty());
+    assert_eq!(pair.ended_a().0, a);
+    let (again, _) = pair.established(0x100);
+    pair.b.say_farewell(pair.now, &farewell).unwrap();
+    pair.settle();
+    assert_eq!(pair.a.poll_event(), None);
+    assert!(pair.a.farewell_of(again).is_some(), "the new one lives");
+    let old: Farewell = farewell;
+    assert_eq!(pair.ended_b().1, ConnEnd::Disconnected);
+    assert_eq!(pair.a.farewell_of(again).map(|new| new.remote_id == old.local_id), Some(false));
+}
+
+#[test]
+fn what_is_not_established_leaves_nothing_to_say() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.asked(PORT, 0x100);
+    assert_eq!((pair.a.farewell_of(a), pair.b.farewell_of(b)), (None, None));
+    let (a, b) = pair.established(0x101);
+    pair.a.disconnect(pair.now, a).unwrap();
+    pair.settle();
+    assert_eq!((pair.a.farewell_of(a), pair.b.farewell_of(b)), (None, None), "it is over");
 }

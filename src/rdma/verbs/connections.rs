@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{MAX_PRIVATE_BYTES, Path, PathMtu, VerbsError};
+use crate::wire::cm::CommId;
 use crate::wire::num::{Psn, Qpn};
 use reactors::slab::Key;
 use reactors::time::Time;
@@ -189,6 +190,22 @@ pub enum ConnEvent {
     },
 }
 
+/// All that it takes to end a connection which nobody here has any more: a process that is killed leaves
+/// these to the one that takes its place.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Farewell {
+    /// The addresses.
+    pub path: Path,
+    /// The communication id by which we named the connection.
+    pub local_id: CommId,
+    /// The one by which the peer did.
+    pub remote_id: CommId,
+    /// Our QP.
+    pub local_qpn: Qpn,
+    /// The peer's QP.
+    pub remote_qpn: Qpn,
+}
+
 /// How long a connection's numbers rest after its end, at least (time wait).
 pub const TIME_WAIT: Duration = Duration::from_millis(600);
 
@@ -214,6 +231,18 @@ pub trait Connections {
     fn established(&mut self, now: Time, conn: ConnId) -> Result<(), VerbsError>;
     /// Tells the peer by DREQ, through all retries; `Ended` follows.
     fn disconnect(&mut self, now: Time, conn: ConnId) -> Result<(), VerbsError>;
+    /// What would end this connection if we were gone. `None` if it is over or was not answered, and
+    /// where the connection manager is not ours.
+    fn farewell_of(&mut self, conn: ConnId) -> Option<Farewell> {
+        let _ = conn;
+        None
+    }
+    /// Tells the peer of a connection that was another process's that it is over: by DREQ, through all
+    /// retries. Where the connection manager is not ours it is an error: that one has told already.
+    fn say_farewell(&mut self, now: Time, farewell: &Farewell) -> Result<(), VerbsError> {
+        let _ = (now, farewell);
+        Err(VerbsError::Invalid("this connection manager ends nobody else's connections"))
+    }
     /// The next event.
     fn poll_conn(&mut self) -> Option<ConnEvent>;
 }

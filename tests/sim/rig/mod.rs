@@ -161,6 +161,7 @@ impl Rig {
                 hugepages: HugePages::Off,
                 inbox,
                 peers: Peers::new(inboxes.clone(), backlog),
+                seatings: Arc::default(),
                 stats: Arc::new(ReactorStats::default()),
                 clock: None,
             };
