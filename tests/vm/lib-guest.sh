@@ -84,17 +84,17 @@ disk() {
 sg_of() { echo "/dev/$(ls "/sys/block/${1##*/}/device/scsi_generic")"; }
 
 # fio_run NAME ARGUMENTS... : fio must end without an error; says what it did on one line the host can count:
-# "fio NAME: N I/Os, R read W written". Errors and the last lines go to the log.
+# "fio NAME: R read W written in N s". Errors and the last lines go to the log.
 fio_run() {
     local name=$1
     shift
-    local out=/tmp/fio-$name.txt rc=0
+    local out=/tmp/fio-$name.txt rc=0 begun=$SECONDS
     fio --name="$name" --ioengine=libaio --group_reporting "$@" >"$out" 2>&1 || rc=$?
     if [ $rc != 0 ] || ! grep -q 'err= 0' "$out"; then
         tail -n 40 "$out"
         fail "fio $name ended with status $rc"
     fi
-    sed -n "s/.*issued rwts: total=\([0-9]*\),\([0-9]*\),.*/fio $name: \1 read \2 written/p" "$out"
+    sed -n "s/.*issued rwts: total=\([0-9]*\),\([0-9]*\),.*/fio $name: \1 read \2 written in $((SECONDS - begun)) s/p" "$out"
 }
 # fio_verify NAME ARGUMENTS... : writes or mixes with a crc32c in every block, and reads it back.
 fio_verify() { fio_run "$@" --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_backlog=0; }
@@ -121,6 +121,15 @@ patient() {
 }
 # reconnects : how often the initiator had to restore a session, by its own log.
 reconnects() { dmesg | grep -c 'ib_srp: reconnect succeeded\|reconnect succeeded' || true; }
+# fate BEFORE WHAT : says what became of the session, on a line "fate: ..." that the host shows among the results;
+# BEFORE is what `reconnects` said.
+fate() {
+    local times=$(($(reconnects) - $1))
+    case $times in
+    0) echo "fate: $2: the session survived" ;;
+    *) echo "fate: $2: the session was lost and came back, $times times" ;;
+    esac
+}
 
 # netem_both WHAT... : a fault on both directions of eth0 (the incoming one through an ifb device).
 netem_both() {
@@ -132,4 +141,8 @@ netem_both() {
     tc qdisc replace dev eth0 root netem limit 20000 "$@"
     tc qdisc replace dev ifb0 root netem limit 20000 "$@"
 }
-netem_off() { tc qdisc del dev eth0 root; tc qdisc del dev ifb0 root; }
+netem_off() {
+    echo "netem dropped $(tc -s qdisc show | awk '$1 == "qdisc" {netem = $2 == "netem"} netem && $1 == "Sent" {sub(",", "", $7); n += $7} END {print n + 0}') packets"
+    tc qdisc del dev eth0 root
+    tc qdisc del dev ifb0 root
+}

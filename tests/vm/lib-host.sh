@@ -71,6 +71,18 @@ no_sessions() { eventually "${1:-10}" sh_eq sessions 0 || fail "sessions are sti
 sh_eq() { [ "$($1)" = "$2" ]; }
 # log_says PATTERN : the target's log has a line like that.
 log_says() { grep -Eq -- "$1" "$TARGET_LOG" || fail "the target's log does not say /$1/"; }
+# log_will_say PATTERN : within some seconds.
+log_will_say() { eventually 15 grep -Eqs -- "$1" "$TARGET_LOG" || fail "the target's log does not come to say /$1/"; }
+# counter NAME : a number of srp_get_stats, summed over the shards: something that is counted, or what there is of
+# tasks, recv_posted, chunks_free.
+counter() {
+    rpc srp_get_stats | python3 -c 'import json, sys
+print(sum(shard.get(sys.argv[1], shard["counters"].get(sys.argv[1])) for shard in json.load(sys.stdin)["shards"]))' "$1"
+}
+# holdings : what commands take of the target and must give back.
+holdings() { echo "$(counter tasks) tasks, $(counter recv_posted) slots posted, $(counter chunks_free) chunks free"; }
+# gave_all_back BASELINE : the holdings are (soon) what they were.
+gave_all_back() { eventually 20 sh_eq holdings "$1" || fail "the target has $(holdings); before it had $1"; }
 
 # --- guests
 
@@ -144,10 +156,11 @@ guest_done() {
 }
 # guest_wait NAME ID [SECONDS] : waits for it, shows what it printed, fails if it failed.
 guest_wait() {
-    local name=$1 id=$2 seconds=${3:-180} rc=124
+    local name=$1 id=$2 seconds=${3:-180} rc=124 line
     if eventually "$seconds" guest_done "$name" "$id"; then rc=$(cat "$RUN/share/$name/$id.rc"); fi
     sed "s/^/    $name: /" "$RUN/share/$name/$id.log" >&2 2>/dev/null || true
     grep -hE '^fio ' "$RUN/share/$name/$id.log" >>"$RUN/fio" 2>/dev/null || true
+    while read -r line; do note "$line"; done < <(sed -n 's/^fate: //p' "$RUN/share/$name/$id.log" 2>/dev/null)
     [ "$rc" != 124 ] || fail "guest $name, step $id: no end within $seconds s"
     [ "$rc" = 0 ] || fail "guest $name, step $id: status $rc"
 }

@@ -8,21 +8,26 @@ GUEST_TIMEOUT=400 guest a <<'GUEST'
 load_srp never_register=Y
 login
 patient
-fio_verify own-faults --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-64k --iodepth=16 --size=6m
-netem_both delay 2ms 1ms reorder 25% 50%
-fio_verify reorder --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-64k --iodepth=16 --offset=8m --size=4m
+before=$(reconnects)
+fio_verify own-faults --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-64k --iodepth=16 --size=4m
+fate "$before" "loss, doubles, disorder and wrong bits by srpoll's --fault"
+before=$(reconnects)
+# RC takes packets in order only, and goes back to the first one that is missing: a burst that arrives shuffled costs a
+# round trip, or a time-out, for each of its packets. So little data, in small pieces.
+netem_both delay 2ms reorder 5% 25%
+fio_verify reorder --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-8k --iodepth=8 --offset=8m --size=512k
 netem_both duplicate 5%
-fio_verify duplicate --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-64k --iodepth=16 --offset=16m --size=4m
-netem_both delay 10ms 8ms
-fio_verify jitter --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-64k --iodepth=16 --offset=24m --size=4m
+fio_verify duplicate --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-64k --iodepth=16 --offset=16m --size=2m
+netem_both delay 4ms 3ms
+fio_verify jitter --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-4k --iodepth=2 --offset=24m --size=128k
 netem_off
-echo "reconnects: $(reconnects)"
+fate "$before" "reordering, doubles and jitter by netem"
 rxe_counters
 keep_image 0
 logout
 kernel_is_well
 GUEST
-note "$(grep -ho 'reconnects: .*' "$RUN"/share/a/*.log)"
 no_sessions 20
+note "$(counter faults) packets dropped, doubled, held back or corrupted by --fault"
 stop_target
 same_as_guest "$FILE" 0
