@@ -49,7 +49,7 @@ serve() {
 }
 target_is_ready() {
     kill -0 "$TARGET_PID" 2>/dev/null || fail "the target ended at once; its log ends: $(tail -n 5 "$TARGET_LOG")"
-    grep -qx ready "$RUN/target.out"
+    grep -qsx ready "$RUN/target.out"
 }
 # kill_target : as a crash would.
 kill_target() { kill -9 "$TARGET_PID" && { wait "$TARGET_PID" 2>/dev/null || true; } && TARGET_PID=; }
@@ -87,7 +87,7 @@ gave_all_back() { eventually 20 sh_eq holdings "$1" || fail "the target has $(ho
 # --- guests
 
 # boot NAME [KERNEL ARGUMENTS] : starts a guest (a or b). The first use of it waits until it is up.
-# SMP and MEMORY (MiB) in the environment size it.
+# SMP and MEMORY (MiB) in the environment size it; GUEST_NICE (5) says how it yields to what else the machine does.
 boot() {
     local name=$1 number
     shift
@@ -122,7 +122,7 @@ boot() {
         "${command[@]}"
         return
     fi
-    nice -n 5 "${command[@]}" </dev/null >"$RUN/qemu-$name.log" 2>&1 9>&- &
+    nice -n "${GUEST_NICE:-5}" "${command[@]}" </dev/null >"$RUN/qemu-$name.log" 2>&1 9>&- &
     GUEST_PID[$name]=$!
 }
 guest_is_up() {
