@@ -21,7 +21,7 @@ pub enum Owner {
 /// Where a task is.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TaskState {
-    /// Its IU was parsed.
+    /// Its IU was parsed, or its block operation is done: the shard decides on the next step.
     Received,
     /// It waits for arena memory.
     WaitMemory,
@@ -133,11 +133,10 @@ impl TaskState {
                 | S::WaitWindow
                 | S::ReadingTable
                 | S::ReadingData
-                | S::InBlock
                 | S::WritingData,
                 step,
             ) => match (self, step) {
-                (S::ReadingTable | S::ReadingData | S::InBlock | S::WritingData, E::PostTableRead) => {
+                (S::ReadingTable | S::ReadingData | S::WritingData, E::PostTableRead) => {
                     return Err(IllegalMove { state: self, event });
                 }
                 (S::WaitMemory, E::NeedMemory) | (S::WaitWindow, E::NeedWindow) => {
@@ -151,10 +150,13 @@ impl TaskState {
                 (_, E::PostDataWrite) => S::WritingData,
                 (_, E::PostResponse) => S::Responding,
                 (S::ReadingTable | S::ReadingData | S::WritingData, E::Abort) => S::AbortedInDevice,
-                (S::InBlock, E::Abort) => S::AbortedInBlock,
                 (_, E::Abort) => S::Aborted,
                 _ => return Err(IllegalMove { state: self, event }),
             },
+            // The shard has it back before anything else happens to it: an abort in the middle of its
+            // next step finds no block operation to wait for.
+            (S::InBlock, E::BlockReleased) => S::Received,
+            (S::InBlock, E::Abort) => S::AbortedInBlock,
             (S::Responding, E::ResponseSent) => S::Done,
             // Its answer is on the way, behind all its data: there is nothing left to abort.
             (S::Responding, E::Abort) => S::Responding,

@@ -279,8 +279,8 @@ impl<F: Fabric> Shard<F> {
             self.counts.stale_completions += 1;
             return;
         };
+        task.advance(TaskEvent::BlockReleased);
         if task.state.is_aborted() {
-            task.advance(TaskEvent::BlockReleased);
             self.end_aborted(now, key);
             return;
         }

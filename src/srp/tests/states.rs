@@ -102,13 +102,8 @@ reading_data (Device)
     PostResponse    responding
     Abort           aborted_in_device
 in_block (Block)
-    NeedMemory      wait_memory
-    NeedWindow      wait_window
-    PostDataRead    reading_data
-    SubmitBlock     in_block
-    PostDataWrite   writing_data
-    PostResponse    responding
     Abort           aborted_in_block
+    BlockReleased   received
 writing_data (Device)
     NeedMemory      wait_memory
     NeedWindow      wait_window
