@@ -61,6 +61,11 @@ impl<F: Fabric> Shard<F> {
         compare(findings, "receive slots granted", self.slots.counts().granted, granted);
     }
 
+    /// How many channels there are, dying ones too.
+    pub fn channel_count(&self) -> usize {
+        self.channels.len()
+    }
+
     /// How many tasks are in which state, in the order of a task's way; empty states are left out.
     pub fn tasks_by_state(&self) -> Vec<(TaskState, usize)> {
         let count = |state| self.tasks.iter().filter(|(_, task)| task.state == state).count();

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use crate::rdma::engine::Engine;
 use crate::rdma::sim::device::SimDevice;
+use crate::rdma::sim::scripted;
 use crate::rdma::soft;
 use crate::rdma::verbs::{Connections, Device, VerbsError};
 
@@ -46,6 +47,28 @@ impl Fabric for SimDevice {
 
     fn queue_pair_bytes(max_send_wr: u32, max_rd_atomic: u8) -> usize {
         Engine::queue_pair_bytes(max_send_wr, max_rd_atomic)
+    }
+}
+
+impl Fabric for scripted::Context {
+    fn open_port(&mut self, address: IpAddr) -> Result<(), VerbsError> {
+        scripted::Context::open_port(self, address)
+    }
+
+    fn close_port(&mut self, address: IpAddr) {
+        scripted::Context::close_port(self, address);
+    }
+
+    fn wait_fds_epoch(&self) -> u64 {
+        0
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn queue_pair_bytes(max_send_wr: u32, _: u8) -> usize {
+        scripted::Context::queue_pair_bytes(max_send_wr)
     }
 }
 

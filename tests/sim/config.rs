@@ -5,7 +5,7 @@ use std::sync::Arc;
 use srpoll::target::handle::{Reply, Request};
 use srpoll::wire::srp::{Cmd, DataBuffer};
 
-use crate::rig::raw::{cmd, pattern};
+use crate::rig::command::{cmd, pattern};
 use crate::rig::{Rig, Setup, cdb, disk, lun, ms, secs};
 
 /// Two nexuses, each with a channel on both shards.

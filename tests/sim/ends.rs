@@ -7,8 +7,9 @@ use srpoll::wire::srp::{Cmd, DataBuffer, Tag};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::rig::command::{cmd, pattern};
 use crate::rig::disk::Hang;
-use crate::rig::raw::{Link, Login, cmd, pattern};
+use crate::rig::raw::{Link, Login};
 use crate::rig::{PORT, Rig, Setup, TARGET, cdb, disk, host, lun, ms, port_id, secs, target_id};
 
 const MIB: usize = 1 << 20;

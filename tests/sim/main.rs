@@ -5,6 +5,7 @@
 
 mod rig;
 
+mod adapters;
 mod config;
 mod ends;
 mod faults;

@@ -13,7 +13,7 @@ use srpoll::wire::scsi::status::Status;
 use srpoll::wire::srp::TaskAttribute;
 
 use crate::rig::cdb;
-use crate::rig::raw::{pattern, raw_lun};
+use crate::rig::command::{pattern, raw_lun};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Content {

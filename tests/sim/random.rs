@@ -11,8 +11,9 @@ use srpoll::rdma::verbs::{ConnEnd, Connections, Device};
 use srpoll::srp::tmf::{NO_TASK_TAG, TmfFunction};
 use srpoll::wire::srp::{Cmd, DataBuffer, DescTable, InitiatorLogout, Tag};
 
+use crate::rig::command::{cmd, pattern};
 use crate::rig::disk::Hang;
-use crate::rig::raw::{Link, Login, cmd, pattern};
+use crate::rig::raw::{Link, Login};
 use crate::rig::{Rig, Setup, TARGET, cdb, disk, host, lun, ms, secs};
 
 const KIB: usize = 1 << 10;

@@ -7,7 +7,7 @@ use srpoll::target::handle::{Reply, Request};
 use srpoll::target::stages::{Stage, StageReading};
 use srpoll::wire::srp::{Cmd, DataBuffer};
 
-use crate::rig::raw::cmd;
+use crate::rig::command::cmd;
 use crate::rig::{Rig, Setup, cdb, disk, lun};
 
 fn us(micros: u64) -> Duration {

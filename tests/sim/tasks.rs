@@ -12,7 +12,8 @@ use srpoll::wire::bth::{Bth, Opcode};
 use srpoll::wire::ext::Reth;
 use srpoll::wire::srp::{Cmd, CredRsp, DataBuffer, DescTable, Tag};
 
-use crate::rig::raw::{Link, Login, cmd, pattern, raw_lun};
+use crate::rig::command::{cmd, pattern, raw_lun};
+use crate::rig::raw::{Link, Login};
 use crate::rig::{Rig, Setup, TARGET, cdb, disk, lun, ms, secs};
 
 const KIB: usize = 1 << 10;

@@ -3,7 +3,9 @@
 use srpoll::rdma::verbs::ConnEnd;
 use srpoll::wire::srp::{Cmd, DataBuffer, DescTable, Descriptor};
 
-use crate::rig::raw::{Answer, Link, Login, cmd, pattern};
+use crate::rig::answer::Answer;
+use crate::rig::command::{cmd, pattern};
+use crate::rig::raw::{Link, Login};
 use crate::rig::{Rig, Setup, cdb, disk, lun, ms};
 
 const KIB: usize = 1 << 10;

@@ -18,7 +18,8 @@
 //!   `window`: when to send again, and how much
 //! * `responder` and `reads`: requests of the peer, and the READs among them
 //! * `audit`: what must be true between two calls
-//! * `shared`: what all queue pairs use: `mr`, `cq`, `srq`, `qpn`, `timers`
+//! * `shared`: what all queue pairs use: `mr`, `cq`, `srq`, `qpn`, `timers`; the scripted adapter of
+//!   `rdma::sim` has the same tables, and `state`
 //!
 //! Nothing here allocates after `create_qp` and the moves to RTR and RTS.
 
@@ -26,18 +27,18 @@ mod audit;
 mod completer;
 pub mod config;
 pub mod counters;
-mod cq;
+pub(crate) mod cq;
 mod device;
-mod mr;
+pub(crate) mod mr;
 mod qp;
-mod qpn;
+pub(crate) mod qpn;
 mod reads;
 mod requester;
 mod responder;
 mod retry;
 mod shared;
-mod srq;
-mod state;
+pub(crate) mod srq;
+pub(crate) mod state;
 mod timers;
 pub mod transmit;
 mod window;

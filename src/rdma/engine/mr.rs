@@ -18,24 +18,24 @@ struct Mr {
 }
 
 /// A place in a region, as a key and an address name it.
-pub(super) struct Place<'a> {
-    pub(super) region: &'a Region,
-    pub(super) offset: usize,
+pub(crate) struct Place<'a> {
+    pub(crate) region: &'a Region,
+    pub(crate) offset: usize,
 }
 
 /// All memory regions of an engine. A key holds its slot in the low 16 bits, so that look-up is
 /// one index and one comparison.
-pub(super) struct MrTable {
+pub(crate) struct MrTable {
     slots: Slab<Mr>,
 }
 
 impl MrTable {
-    pub(super) fn new(capacity: u32) -> Self {
+    pub(crate) fn new(capacity: u32) -> Self {
         assert!(capacity <= 1 << SLOT_BITS, "at most 2^16 memory regions");
         MrTable { slots: Slab::new(capacity as usize) }
     }
 
-    pub(super) fn register(
+    pub(crate) fn register(
         &mut self,
         pd: PdId,
         region: &Region,
@@ -53,7 +53,7 @@ impl MrTable {
         Ok(keys)
     }
 
-    pub(super) fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError> {
+    pub(crate) fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError> {
         let not_found = VerbsError::NotFound("memory region");
         let key = self.slot(lkey.0).ok_or(not_found.clone())?;
         match self.slots.get(key) {
@@ -71,7 +71,7 @@ impl MrTable {
 
     /// Local memory of a work request; `None` if key, domain, right or bounds are wrong.
     #[inline]
-    pub(super) fn local(
+    pub(crate) fn local(
         &self,
         pd: PdId,
         lkey: LKey,
@@ -86,7 +86,7 @@ impl MrTable {
 
     /// Memory that a peer names for RDMA WRITE (`write`) or READ; `None` as above.
     #[inline]
-    pub(super) fn remote(
+    pub(crate) fn remote(
         &self,
         pd: PdId,
         rkey: RKey,

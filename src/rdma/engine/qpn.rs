@@ -29,7 +29,7 @@ impl Hasher for QpnHasher {
 
 /// The QPNs of a shard: random above the shard's bits, and silent for a while after their end,
 /// so that late packets of a dead connection find nobody (IBTA vol. 1, 12.9.8.4).
-pub(super) struct QpnTable {
+pub(crate) struct QpnTable {
     shard: u32,
     shard_bits: u32,
     rest: Duration,
@@ -40,7 +40,7 @@ pub(super) struct QpnTable {
 }
 
 impl QpnTable {
-    pub(super) fn new(shard: u32, shard_bits: u32, max_qp: u32, rest: Duration) -> Self {
+    pub(crate) fn new(shard: u32, shard_bits: u32, max_qp: u32, rest: Duration) -> Self {
         assert!(shard_bits <= 8 && shard < 1 << shard_bits, "shard {shard} fits its {shard_bits} bits");
         let numbers = 1usize << (24 - shard_bits);
         let max_qp = max_qp as usize;
@@ -58,7 +58,7 @@ impl QpnTable {
     }
 
     /// A random number that is neither in use nor resting, for `qp`.
-    pub(super) fn assign(&mut self, now: Time, qp: Key, rng: &mut fastrand::Rng) -> Qpn {
+    pub(crate) fn assign(&mut self, now: Time, qp: Key, rng: &mut fastrand::Rng) -> Qpn {
         self.wake(now);
         loop {
             let upper = rng.u32(0..1 << (24 - self.shard_bits));
@@ -72,7 +72,7 @@ impl QpnTable {
     }
 
     /// Puts a number to rest until `now` plus the rest time.
-    pub(super) fn free(&mut self, now: Time, qpn: Qpn) {
+    pub(crate) fn free(&mut self, now: Time, qpn: Qpn) {
         self.wake(now);
         self.numbers.insert(qpn, None);
         self.resting.push_back((now + self.rest, qpn));
@@ -84,7 +84,7 @@ impl QpnTable {
 
     /// The queue pair of a number.
     #[inline]
-    pub(super) fn get(&self, qpn: Qpn) -> Option<Key> {
+    pub(crate) fn get(&self, qpn: Qpn) -> Option<Key> {
         self.numbers.get(&qpn).copied().flatten()
     }
 

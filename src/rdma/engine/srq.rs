@@ -5,19 +5,19 @@ use std::collections::VecDeque;
 use crate::rdma::verbs::{PdId, RecvWr, VerbsError};
 
 /// Posted receives, first in, first out.
-pub(super) struct RecvQueue {
+pub(crate) struct RecvQueue {
     depth: usize,
     ring: VecDeque<RecvWr>,
 }
 
 impl RecvQueue {
-    pub(super) fn new(depth: u32) -> Self {
+    pub(crate) fn new(depth: u32) -> Self {
         let depth = depth as usize;
         RecvQueue { depth, ring: VecDeque::with_capacity(depth) }
     }
 
     #[inline]
-    pub(super) fn post(&mut self, wr: &RecvWr) -> Result<(), VerbsError> {
+    pub(crate) fn post(&mut self, wr: &RecvWr) -> Result<(), VerbsError> {
         if self.ring.len() == self.depth {
             return Err(VerbsError::QueueFull);
         }
@@ -26,46 +26,51 @@ impl RecvQueue {
     }
 
     #[inline]
-    pub(super) fn take(&mut self) -> Option<RecvWr> {
+    pub(crate) fn take(&mut self) -> Option<RecvWr> {
         self.ring.pop_front()
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.ring.clear();
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ring.len()
     }
 }
 
 /// A shared receive queue. Its limit fires once when fewer receives are posted than it says, and
 /// is zero until armed again (IBTA vol. 1, 10.2.9).
-pub(super) struct Srq {
-    pub(super) pd: PdId,
+pub(crate) struct Srq {
+    pub(crate) pd: PdId,
     queue: RecvQueue,
     limit: usize,
 }
 
 impl Srq {
-    pub(super) fn new(pd: PdId, depth: u32) -> Self {
+    pub(crate) fn new(pd: PdId, depth: u32) -> Self {
         Srq { pd, queue: RecvQueue::new(depth), limit: 0 }
     }
 
     #[inline]
-    pub(super) fn post(&mut self, wr: &RecvWr) -> Result<(), VerbsError> {
+    pub(crate) fn post(&mut self, wr: &RecvWr) -> Result<(), VerbsError> {
         self.queue.post(wr)
     }
 
     /// The next receive, and whether the limit fires.
     #[inline]
-    pub(super) fn take(&mut self) -> (Option<RecvWr>, bool) {
+    pub(crate) fn take(&mut self) -> (Option<RecvWr>, bool) {
         let taken = self.queue.take();
         (taken, self.limit_fires())
     }
 
+    /// How many receives are posted.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Arms the limit; says whether it fires at once.
-    pub(super) fn arm(&mut self, limit: u32) -> Result<bool, VerbsError> {
+    pub(crate) fn arm(&mut self, limit: u32) -> Result<bool, VerbsError> {
         if limit as usize > self.queue.depth {
             return Err(VerbsError::Invalid("limit above the depth of the queue"));
         }

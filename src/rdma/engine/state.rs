@@ -41,29 +41,29 @@ fn kind(change: &QpModify) -> Change {
 }
 
 /// The state after `change` in state `from`.
-pub(super) fn after(from: QpState, change: &QpModify) -> Result<QpState, VerbsError> {
+pub(crate) fn after(from: QpState, change: &QpModify) -> Result<QpState, VerbsError> {
     let row = TABLE.iter().find(|(state, _)| *state == from).expect("every state has a row");
     row.1[kind(change) as usize].ok_or(VerbsError::State(from))
 }
 
 /// What a state does with work requests and packets.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rules {
+pub(crate) struct Rules {
     /// Receives may be posted.
-    pub(super) post_recv: bool,
+    pub(crate) post_recv: bool,
     /// Sends may be posted.
-    pub(super) post_send: bool,
+    pub(crate) post_send: bool,
     /// Requests of the peer are taken.
-    pub(super) take_requests: bool,
+    pub(crate) take_requests: bool,
     /// Responses of the peer are taken, and sends go out (in SQD only what has begun).
-    pub(super) send: bool,
+    pub(crate) send: bool,
     /// Everything posted is flushed.
-    pub(super) flush: bool,
+    pub(crate) flush: bool,
 }
 
 /// The rules of `state`.
 #[inline]
-pub(super) fn rules(state: QpState) -> Rules {
+pub(crate) fn rules(state: QpState) -> Rules {
     let none = Rules { post_recv: false, post_send: false, take_requests: false, send: false, flush: false };
     match state {
         Reset => none,

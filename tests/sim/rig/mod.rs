@@ -1,16 +1,23 @@
-//! A whole target on a simulated network and a virtual clock, with initiators beside it; all on
-//! this thread, all from one seed.
+//! A whole target on a virtual clock, in a world of initiators; all on this thread, all from one seed.
 //!
 //! Time stands still while anybody has something to do and jumps to the next deadline when
 //! nobody has. The books of every shard are audited as often as the test wants.
+//!
+//! There are two worlds: [`net`], hosts on a simulated network, and [`scripted`], the far ends of an
+//! adapter that misbehaves as told.
 
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod answer;
 pub mod cdb;
+pub mod command;
 pub mod disk;
+pub mod net;
 pub mod raw;
+pub mod scripted;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -21,13 +28,10 @@ use reactors::ring::{Mailbox, Sender};
 use reactors::stats::ReactorStats;
 use reactors::time::Time;
 use reactors::wake::Waker;
-use srpoll::cm::CmConfig;
-use srpoll::initiator::{Session, SessionConfig, SessionState};
 use srpoll::rdma::engine::EngineConfig;
-use srpoll::rdma::sim::device::{HostConfig, SimDevice, Wire};
 use srpoll::rdma::sim::net::Faults;
-use srpoll::rdma::verbs::{Path, PathMtu, Service};
 use srpoll::target::access::AccessList;
+use srpoll::target::fabric::Fabric;
 use srpoll::target::handle::{Command, Reply, ReplySlot, Request, ShardStats};
 use srpoll::target::limits::{INBOX_DEPTH, Limits, Wishes};
 use srpoll::target::message::{Message, Peers};
@@ -35,7 +39,7 @@ use srpoll::target::shard::{Shard, ShardSeed};
 use srpoll::target::snapshot::{Identity, LunEntry, Snapshot};
 use srpoll::wire::srp::PortId;
 
-use self::raw::Raw;
+use self::net::Net;
 
 pub const TARGET: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 pub const PORT: u16 = 5555;
@@ -111,46 +115,57 @@ pub fn lun(number: u16, bdev: Arc<dyn Bdev>) -> LunEntry {
     }
 }
 
-pub struct Rig {
-    pub wire: Wire,
+/// What is around a target.
+pub trait World {
+    /// What the target runs on.
+    type Fabric: Fabric;
+
+    /// A turn of everybody but the target; gives how much there was to do.
+    fn poll(&mut self, now: Time) -> usize;
+
+    /// When somebody has something to do.
+    fn next_deadline(&self) -> Time;
+}
+
+/// A target and its world, which it is used like.
+pub struct Rig<W: World = Net> {
+    pub world: W,
     pub now: Time,
-    pub shards: Vec<Shard<SimDevice>>,
+    pub shards: Vec<Shard<W::Fabric>>,
     inboxes: Vec<Sender<Message>>,
     pub snapshot: Arc<Snapshot>,
-    pub raws: Vec<Raw>,
-    pub sessions: Vec<Session<SimDevice>>,
     pub rng: fastrand::Rng,
     /// Audit the books after every turn.
     pub audits: bool,
     turns: u64,
 }
 
-impl Rig {
-    /// One LUN 0 of that many MiB in memory.
-    pub fn simple() -> Rig {
-        Rig::new(Setup::new(vec![lun(0, disk::malloc(32))]))
+impl<W: World> Deref for Rig<W> {
+    type Target = W;
+    fn deref(&self) -> &W {
+        &self.world
     }
+}
 
-    pub fn new(setup: Setup) -> Rig {
-        let mut rng = fastrand::Rng::with_seed(setup.seed);
-        let wire = Wire::new(rng.u64(..), setup.faults);
+impl<W: World> DerefMut for Rig<W> {
+    fn deref_mut(&mut self) -> &mut W {
+        &mut self.world
+    }
+}
+
+impl<W: World> Rig<W> {
+    /// A target on `devices`, without a listener.
+    pub fn without_port(setup: &Setup, world: W, devices: Vec<W::Fabric>, mut rng: fastrand::Rng) -> Rig<W> {
         let rules = setup.access.iter().map(|rule| rule.parse().unwrap()).collect();
         let snapshot = Arc::new(Snapshot {
             epoch: 1,
             identity: Some(IDENTITY),
-            luns: setup.luns,
+            luns: setup.luns.clone(),
             access: AccessList::new(rules),
             limits: setup.limits,
         });
-        let host = HostConfig {
-            addresses: vec![TARGET],
-            shards: setup.shards as u32,
-            engine: setup.engine,
-            cm: CmConfig::new(0x0200_0000_0000_0001),
-        };
-        let devices = SimDevice::host(&wire, &host, &mut rng);
         let waker = Waker::new().unwrap();
-        let rings: Vec<_> = (0..setup.shards).map(|_| Mailbox::new(INBOX_DEPTH, &waker)).collect();
+        let rings: Vec<_> = devices.iter().map(|_| Mailbox::new(INBOX_DEPTH, &waker)).collect();
         let inboxes: Vec<Sender<Message>> = rings.iter().map(|(sender, _)| sender.clone()).collect();
         let backlog = setup.limits.tasks as usize + 4 * setup.limits.max_channels as usize;
         let shards = rings.into_iter().zip(devices).enumerate().map(|(index, ((_, inbox), device))| {
@@ -168,55 +183,15 @@ impl Rig {
             Shard::new(seed, device, rng.fork()).unwrap()
         });
         let shards = shards.collect();
-        let mut rig = Rig {
-            wire,
-            now: Time::from_nanos(1),
-            shards,
-            inboxes,
-            snapshot,
-            raws: Vec::new(),
-            sessions: Vec::new(),
-            rng,
-            audits: true,
-            turns: 0,
-        };
-        for shard in 0..rig.shards.len() {
-            let reply = rig.ask(shard, Request::AddListener(SocketAddr::new(TARGET, PORT)));
+        Rig { world, now: Time::from_nanos(1), shards, inboxes, snapshot, rng, audits: true, turns: 0 }
+    }
+
+    /// Serves the target's address on all shards.
+    pub fn listen(&mut self) {
+        for shard in 0..self.shards.len() {
+            let reply = self.ask(shard, Request::AddListener(SocketAddr::new(TARGET, PORT)));
             assert!(matches!(reply, Reply::Done), "{reply:?}");
         }
-        rig
-    }
-
-    /// A host that speaks SRP as the test says.
-    pub fn raw(&mut self, number: u8) -> usize {
-        let device = SimDevice::alone(&self.wire, host(number), 0xa000 + u64::from(number), &mut self.rng);
-        self.raws.push(Raw::new(device, number));
-        self.raws.len() - 1
-    }
-
-    /// The configuration of a session of host `number`.
-    pub fn session_config(number: u8) -> SessionConfig {
-        let path = Path { local: host(number), remote: TARGET, scope_id: 0 };
-        SessionConfig {
-            path_mtu: PathMtu::B4096,
-            ..SessionConfig::new(path, Service::RdmaCm { port: PORT }, port_id(number))
-        }
-    }
-
-    /// A session of our own initiator, started.
-    pub fn session(&mut self, number: u8, config: SessionConfig) -> usize {
-        let device = SimDevice::alone(&self.wire, host(number), 0xa000 + u64::from(number), &mut self.rng);
-        let mut session = Session::new(device, config, self.rng.fork()).unwrap();
-        session.start(self.now);
-        self.sessions.push(session);
-        self.sessions.len() - 1
-    }
-
-    /// The same, and waits until it is live.
-    pub fn live_session(&mut self, number: u8, config: SessionConfig) -> usize {
-        let index = self.session(number, config);
-        self.until("the session is live", |rig| rig.sessions[index].state() == SessionState::Live);
-        index
     }
 
     /// Everybody works until nobody has anything to do now.
@@ -226,12 +201,7 @@ impl Rig {
             for shard in &mut self.shards {
                 busy += shard.poll(self.now).0;
             }
-            for raw in &mut self.raws {
-                busy += raw.poll(self.now);
-            }
-            for session in &mut self.sessions {
-                busy += session.poll(self.now);
-            }
+            busy += self.world.poll(self.now);
             self.turns += 1;
             if self.audits && self.turns.is_multiple_of(8) {
                 self.audit();
@@ -245,9 +215,7 @@ impl Rig {
 
     fn next_deadline(&self) -> Time {
         let shards = self.shards.iter().map(Poller::next_deadline);
-        let raws = self.raws.iter().map(Raw::next_deadline);
-        let sessions = self.sessions.iter().map(Session::next_deadline);
-        shards.chain(raws).chain(sessions).min().unwrap_or(Time::NEVER)
+        shards.chain([self.world.next_deadline()]).min().unwrap_or(Time::NEVER)
     }
 
     /// One step: everything at this time, then on to the next thing, at most to `limit`.
@@ -267,11 +235,11 @@ impl Rig {
     }
 
     /// Runs until `done`, for a minute at most.
-    pub fn until(&mut self, what: &str, done: impl FnMut(&mut Rig) -> bool) {
+    pub fn until(&mut self, what: &str, done: impl FnMut(&mut Self) -> bool) {
         self.until_within(what, secs(60), done);
     }
 
-    pub fn until_within(&mut self, what: &str, time: Duration, mut done: impl FnMut(&mut Rig) -> bool) {
+    pub fn until_within(&mut self, what: &str, time: Duration, mut done: impl FnMut(&mut Self) -> bool) {
         let end = self.now + time;
         loop {
             self.settle_now();
