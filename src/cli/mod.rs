@@ -7,6 +7,7 @@ pub mod endpoint;
 pub mod lun_spec;
 pub mod nouns;
 pub mod perf;
+pub mod plot;
 pub mod rpc;
 pub mod serve;
 pub mod status;
@@ -36,6 +37,8 @@ enum Command {
     Lun(nouns::LunArgs),
     Session(nouns::SessionArgs),
     Bdev(nouns::BdevArgs),
+    #[command(hide = true)]
+    Plot(plot::PlotArgs),
 }
 
 /// Runs the command line of this process.
@@ -53,6 +56,7 @@ pub fn main() -> ExitCode {
         Command::Lun(args) => nouns::lun(args),
         Command::Session(args) => nouns::session(&args),
         Command::Bdev(args) => nouns::bdev(&args),
+        Command::Plot(args) => plot::run(&args),
     };
     done.unwrap_or_else(|error| {
         eprintln!("srpoll: {}", one_line(&format!("{error:#}")));

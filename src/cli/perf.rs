@@ -1,43 +1,33 @@
 //! `srpoll perf`: an SRP initiator in user space that loads a logical unit, measures and verifies.
 
-use std::io::Write;
+mod drive;
+mod progress;
+mod report;
+
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use reactors::reactor::Idle;
-use rustix::time::{ClockId, clock_gettime};
-use serde_json::{Map, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::endpoint::{DEFAULT_PORT, Endpoint, Poll};
+use super::endpoint::{DEFAULT_PORT, Endpoint};
 use super::units;
-use crate::initiator::load::{Load, LoadError, Pattern, Report, Stop, Watch, Workload, find_foreign};
-use crate::initiator::scan::{CommandError, Pace, close, scan, wait_live};
-use crate::initiator::session::SessionCounters;
-use crate::initiator::{Session, SessionConfig};
-use crate::rdma::soft::{self, Fault};
+use crate::initiator::SessionConfig;
+use crate::initiator::load::{Pattern, Stop, Workload};
+use crate::rdma::soft::Fault;
 use crate::wire::scsi::lun::Lun;
 use crate::wire::srp::PortId;
 
-/// The exit status for a session that was lost.
-const STATUS_LOST: u8 = 3;
 /// How long after a loss a session is made anew.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Data buffers are no shorter than this, so that looking for foreign data takes few commands.
 const MIN_BUFFER_BYTES: u32 = 64 << 10;
-const PERCENTILES: [(&str, f64); 7] = [
-    ("p50", 50.0),
-    ("p90", 90.0),
-    ("p95", 95.0),
-    ("p99", 99.0),
-    ("p99.9", 99.9),
-    ("p99.99", 99.99),
-    ("max", 100.0),
-];
 
 /// Which I/Os to do.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -90,12 +80,22 @@ pub struct PerfArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     bs: u64,
     /// I/Os at a time, over all channels
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
-    qd: u32,
+    #[arg(long, value_name = "N", required_unless_present = "qd_sweep", value_parser = clap::value_parser!(u32).range(1..=16384))]
+    qd: Option<u32>,
+    /// In place of --qd: a run for each of these depths, e.g. 1,2,4,8,16,32; prints a table
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["qd", "rate"], value_parser = clap::value_parser!(u32).range(1..=16384))]
+    qd_sweep: Option<Vec<u32>>,
+    /// I/Os a second at most, at even distances; latency counts from when an I/O was due, so that what waits
+    /// behind a slow one is seen. --idle spin keeps the distances exact
+    #[arg(long, value_name = "IOPS")]
+    rate: Option<NonZeroU64>,
+    /// Send new I/Os so many at a time, once so many have ended
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=16384))]
+    batch: u32,
     /// Channels of the session
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
     channels: u32,
-    /// How long to run [default: 10s]
+    /// How long to run, with --qd-sweep each run [default: 10s]
     #[arg(long, value_name = "TIME", conflicts_with = "ios", value_parser = units::duration)]
     time: Option<Duration>,
     /// How many I/Os to do
@@ -119,9 +119,19 @@ pub struct PerfArgs {
     /// Make a lost session anew and go on
     #[arg(long)]
     reconnect: bool,
-    /// Print one JSON object
+    /// Print one JSON object; docs/performance.md has its keys
     #[arg(long)]
     json: bool,
+    /// Draw latency against IOPS (--qd-sweep), or latency by percentile, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Also print how long the target had the I/Os in which stage; it must be on this host. Counting
+    /// begins anew with the run
+    #[arg(long)]
+    stages: bool,
+    /// UNIX socket of the target, for --stages [default: /run/srpoll.sock, else $XDG_RUNTIME_DIR/srpoll.sock]
+    #[arg(long, value_name = "SOCKET", requires = "stages")]
+    rpc: Option<PathBuf>,
     /// Identifier extension of the target port, for targets that want to be named, 16 hex digits
     #[arg(long, value_name = "H", requires = "ioc_guid", value_parser = units::hex16)]
     id_ext: Option<u64>,
@@ -160,40 +170,7 @@ pub fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
             .context("signals cannot be caught")?;
     }
     let device = args.endpoint().device()?;
-    if let Some(core) = core {
-        reactors::affinity::pin(core).context("--cores")?;
-    }
-    let mut pace = Poll::new(args.idle, &device).context("cannot wait for packets")?;
-    let mut session = Session::new(device, config, fastrand::Rng::new())?;
-    let outcome = args.drive(&mut session, &mut pace, &stop);
-    close(&mut session, &mut pace);
-    match outcome? {
-        Ended::Lost(why) => {
-            eprintln!("srpoll: the session was lost: {why}");
-            Ok(ExitCode::from(STATUS_LOST))
-        }
-        Ended::Measured(report, cpu) => {
-            let counters = *session.counters();
-            let text =
-                if args.json { as_json(&report, cpu, &counters) } else { as_text(&report, cpu, &counters) };
-            for line in &report.told {
-                eprintln!("srpoll: {line}");
-            }
-            let mut out = std::io::stdout().lock();
-            out.write_all(text.as_bytes()).context("standard output")?;
-            if args.verify && !args.json {
-                writeln!(out, "verified {} I/Os, {} errors", report.verified, report.errors)?;
-            }
-            out.flush().context("standard output")?;
-            Ok(if report.errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
-    }
-}
-
-/// How a run ended.
-enum Ended {
-    Measured(Box<Report>, Duration),
-    Lost(String),
+    drive::run(args, device, config, core, &stop)
 }
 
 impl PerfArgs {
@@ -210,20 +187,31 @@ impl PerfArgs {
         let io_bytes = io_bytes.ok_or_else(|| anyhow!("--bs {} does not lie between 1 and 64M", self.bs))?;
         Ok(SessionConfig {
             channels: self.channels,
-            depth: self.qd.div_ceil(self.channels),
+            depth: self.depths().into_iter().max().unwrap_or(1).div_ceil(self.channels),
             max_io_bytes: io_bytes.max(MIN_BUFFER_BYTES),
             reconnect_delay: self.reconnect.then_some(RECONNECT_DELAY),
             ..self.endpoint().session()?
         })
     }
 
-    fn workload(&self, config: &SessionConfig) -> Workload {
+    /// The depths of the runs.
+    fn depths(&self) -> Vec<u32> {
+        self.qd_sweep.clone().unwrap_or_else(|| self.qd.into_iter().collect())
+    }
+
+    /// The workload in a word, for plots.
+    fn what(&self) -> String {
+        let kind = clap::ValueEnum::to_possible_value(&self.rw);
+        format!("{} of {} bytes", kind.map_or(String::new(), |kind| kind.get_name().to_owned()), self.bs)
+    }
+
+    fn workload(&self, config: &SessionConfig, depth: u32) -> Workload {
         debug_assert!(self.bs <= u64::from(config.max_io_bytes));
         Workload {
             pattern: self.rw.pattern(),
             read_percent: self.rw.read_percent(self.mix),
             io_bytes: self.bs as u32,
-            depth: self.qd,
+            depth,
             stop: match self.ios {
                 Some(ios) => Stop::Ios(ios),
                 None => Stop::After(self.time.unwrap_or(Duration::from_secs(10))),
@@ -233,144 +221,6 @@ impl PerfArgs {
             run: fastrand::u64(..),
         }
     }
-
-    fn drive(
-        &self,
-        session: &mut Session<soft::Device>,
-        pace: &mut Poll,
-        stop: &AtomicBool,
-    ) -> anyhow::Result<Ended> {
-        session.start(pace.now());
-        let who = session.config().initiator;
-        wait_live(session, pace).with_context(|| format!("cannot log in to {} as {who}", self.target))?;
-        if session.channels() < self.channels {
-            tracing::warn!("the target gave {} channels of {}", session.channels(), self.channels);
-        }
-        let workload = self.workload(session.config());
-        let info = match scan(session, pace, self.lun) {
-            Ok(info) => info,
-            Err(CommandError::Lost(why)) => return Ok(Ended::Lost(why.to_string())),
-            Err(error) => return Err(error.into()),
-        };
-        let requests = (session.config().channels * session.config().depth) as usize;
-        let load = Load::new(workload, &info, requests)?;
-        let writes = self.verify || workload.read_percent < 100;
-        if writes && !self.overwrite {
-            match find_foreign(session, pace, &info, workload.seed) {
-                Ok(None) => {}
-                Ok(Some(offset)) => bail!(
-                    "LUN {} holds data that are not ours, at offset {offset}: --overwrite writes over them",
-                    self.lun
-                ),
-                Err(CommandError::Lost(why)) => return Ok(Ended::Lost(why.to_string())),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        if self.verify
-            && load.reach_bytes() < info.len_bytes() / workload.io_bytes as u64 * workload.io_bytes as u64
-        {
-            tracing::warn!("LUN {} is large: its first {} bytes are verified", self.lun, load.reach_bytes());
-        }
-        let mut watch = Stopwatch { stop, started: cpu_time(), used: None };
-        match load.run(session, pace, &mut watch) {
-            Ok(report) => Ok(Ended::Measured(Box::new(report), watch.used.unwrap_or_default())),
-            Err(LoadError::Lost(why)) => Ok(Ended::Lost(why.to_string())),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
-}
-
-/// Measures our own CPU, and ends the run on a signal.
-struct Stopwatch<'a> {
-    stop: &'a AtomicBool,
-    started: Duration,
-    used: Option<Duration>,
-}
-
-impl Watch for Stopwatch<'_> {
-    fn interrupted(&mut self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    fn measured(&mut self) {
-        self.used = Some(cpu_time().saturating_sub(self.started));
-    }
-}
-
-fn micros(nanos: u64) -> f64 {
-    nanos as f64 / 1000.0
-}
-
-fn per_second(count: u64, elapsed: Duration) -> f64 {
-    if elapsed.is_zero() { 0.0 } else { count as f64 / elapsed.as_secs_f64() }
-}
-
-fn cpu_per_io_us(report: &Report, cpu: Duration) -> f64 {
-    if report.ios == 0 { 0.0 } else { cpu.as_secs_f64() * 1e6 / report.ios as f64 }
-}
-
-fn as_json(report: &Report, cpu: Duration, counters: &SessionCounters) -> String {
-    let mut latency: Map<_, _> = PERCENTILES
-        .iter()
-        .map(|&(name, at)| (name.to_owned(), json!(micros(report.latency.value_at_percentile(at)))))
-        .collect();
-    latency.insert("mean".to_owned(), json!(report.latency.mean() / 1000.0));
-    let value = json!({
-        "iops": per_second(report.ios, report.elapsed),
-        "mbps": per_second(report.bytes, report.elapsed) / 1e6,
-        "lat_us": latency,
-        "errors": report.errors,
-        "ios": report.ios,
-        "reads": report.reads,
-        "writes": report.ios - report.reads,
-        "seconds": report.elapsed.as_secs_f64(),
-        "verified": report.verified,
-        "unknown": report.unknown,
-        "retries": report.retries,
-        "reconnects": counters.logins.saturating_sub(1),
-        "cpu_percent": 100.0 * cpu.as_secs_f64() / report.elapsed.as_secs_f64().max(1e-9),
-        "cpu_us_per_io": cpu_per_io_us(report, cpu),
-    });
-    format!("{value}\n")
-}
-
-fn as_text(report: &Report, cpu: Duration, counters: &SessionCounters) -> String {
-    let elapsed = report.elapsed.as_secs_f64();
-    let mut text = format!(
-        "{:.0} IOPS, {:.1} MB/s: {} reads and {} writes in {elapsed:.2} s\n",
-        per_second(report.ios, report.elapsed),
-        per_second(report.bytes, report.elapsed) / 1e6,
-        report.reads,
-        report.ios - report.reads,
-    );
-    text += &format!("latency in us: mean {:.1}", report.latency.mean() / 1000.0);
-    for (name, at) in PERCENTILES {
-        text += &format!(", {name} {:.1}", micros(report.latency.value_at_percentile(at)));
-    }
-    text += &format!(
-        "\nown CPU: {:.0} % of a core, {:.2} us an I/O\n",
-        100.0 * cpu.as_secs_f64() / elapsed.max(1e-9),
-        cpu_per_io_us(report, cpu)
-    );
-    if report.retries > 0 {
-        text += &format!(
-            "{} I/Os were sent again; the session was made anew {} times\n",
-            report.retries,
-            counters.logins.saturating_sub(1)
-        );
-    }
-    if report.unknown > 0 {
-        text += &format!("{} places could not be verified: their last write failed\n", report.unknown);
-    }
-    if report.errors > 0 {
-        text += &format!("{} errors\n", report.errors);
-    }
-    text
 }
 
 #[cfg(test)]
@@ -403,7 +253,7 @@ mod tests {
         let config = args.session().unwrap();
         assert_eq!((config.channels, config.depth, config.max_io_bytes), (8, 4, 65536));
         assert_eq!(config.target, PortId::UNSPECIFIED);
-        let workload = args.workload(&config);
+        let workload = args.workload(&config, 32);
         assert_eq!(
             (workload.pattern, workload.read_percent, workload.stop),
             (Pattern::Random, 60, Stop::After(Duration::from_secs(3)))
@@ -411,7 +261,26 @@ mod tests {
         let named = format!("{BASE} --id-ext 0000000000000001 --ioc-guid 0000000000000002 --ios 7");
         let args = parse(&named).unwrap();
         assert_eq!(args.session().unwrap().target, PortId::new(1, 2));
-        assert_eq!(args.workload(&args.session().unwrap()).stop, Stop::Ios(7));
+        assert_eq!(args.workload(&args.session().unwrap(), 1).stop, Stop::Ios(7));
+    }
+
+    #[test]
+    fn a_sweep_has_a_run_for_each_depth() {
+        let base = "--target 127.0.0.1 --local 127.0.0.2 --rw read --bs 4k";
+        let args = parse(&format!("{base} --channels 2 --qd-sweep 1,32,8 --plot x.svg")).unwrap();
+        assert_eq!((args.depths(), args.session().unwrap().depth), (vec![1, 32, 8], 16));
+        assert_eq!(args.what(), "read of 4096 bytes");
+        for (more, words) in [
+            ("", "--qd"),
+            ("--qd-sweep 1,0", "0"),
+            ("--qd-sweep 1 --qd 2", "cannot be used with"),
+            ("--qd-sweep 1,2 --rate 100", "cannot be used with"),
+            ("--qd 1 --rate 0", "zero"),
+            ("--qd 1 --rpc x", "--stages"),
+        ] {
+            let error = parse(&format!("{base} {more}")).unwrap_err();
+            assert!(error.contains(words), "{more}: {error}");
+        }
     }
 
     #[test]

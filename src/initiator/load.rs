@@ -3,6 +3,7 @@
 //! With verification every piece of the logical unit (an I/O's length, aligned) has at most one
 //! I/O at a time, is written before it is read, and is read back at the end.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -10,6 +11,7 @@ use reactors::time::Time;
 
 use super::ledger::{Claim, Ledger};
 use super::scan::{CommandError, LunInfo, Pace, Verdict, execute, failure, judge};
+use super::schedule::Schedule;
 use super::session::{Session, SessionError, SessionState};
 use super::slot::{Completion, Outcome, SlotId};
 use super::stamp::{Found, Stamp, look};
@@ -95,7 +97,7 @@ pub struct Report {
     pub bytes: u64,
     /// How long the run took.
     pub elapsed: Duration,
-    /// Their latencies in nanoseconds.
+    /// Their latencies in nanoseconds: from the last time that they were sent, or from when they were due.
     pub latency: Histogram<u64>,
     /// I/Os that failed, and data that were wrong.
     pub errors: u64,
@@ -107,6 +109,8 @@ pub struct Report {
     pub verified: u64,
     /// Pieces that could not be read back, because their last write failed.
     pub unknown: u64,
+    /// I/Os that were due before the end of a run at a rate, and were not sent.
+    pub unsent: u64,
 }
 
 /// Who watches a run.
@@ -114,6 +118,11 @@ pub trait Watch {
     /// Asked once a turn: whether the run shall end early.
     fn interrupted(&mut self) -> bool {
         false
+    }
+
+    /// Called once a turn of the measured part.
+    fn look(&mut self, now: Time, report: &Report) {
+        let _ = (now, report);
     }
 
     /// The measured part is over; what was written is read back now, if it is to be verified.
@@ -131,6 +140,8 @@ struct Io {
     /// What is written, or expected.
     generation: u32,
     tries: u32,
+    /// When it was to be sent, at a rate.
+    due: Option<Time>,
     /// Not to be sent before.
     not_before: Time,
 }
@@ -157,6 +168,8 @@ pub struct Load {
     rng: fastrand::Rng,
     next_sequential: u64,
     ledger: Option<Ledger>,
+    schedule: Option<Schedule>,
+    batch: u32,
     phase: Phase,
     started: Time,
     /// I/Os by the index of their request.
@@ -205,6 +218,8 @@ impl Load {
             rng: fastrand::Rng::with_seed(workload.seed),
             next_sequential: 0,
             ledger: workload.verify.then(|| Ledger::new(pieces as usize)),
+            schedule: None,
+            batch: 1,
             phase: Phase::Running,
             started: Time::ZERO,
             flying: vec![None; requests],
@@ -224,8 +239,20 @@ impl Load {
                 retries: 0,
                 verified: 0,
                 unknown: 0,
+                unsent: 0,
             },
         })
+    }
+
+    /// So many I/Os a second, due at even distances whether or not earlier ones have ended, as far as
+    /// the depth allows.
+    pub fn at_rate(self, per_second: NonZeroU64) -> Self {
+        Load { schedule: Some(Schedule::new(per_second)), ..self }
+    }
+
+    /// New I/Os are sent `count` at a time, once so many have ended.
+    pub fn in_batches(self, count: u32) -> Self {
+        Load { batch: count.clamp(1, self.workload.depth), ..self }
     }
 
     /// How many bytes of the logical unit the workload touches.
@@ -241,6 +268,9 @@ impl Load {
         watch: &mut impl Watch,
     ) -> Result<Report, LoadError> {
         self.started = pace.now();
+        if let Some(schedule) = &mut self.schedule {
+            schedule.start(self.started);
+        }
         loop {
             let mut busy = session.poll(pace.now());
             let now = pace.now();
@@ -271,6 +301,9 @@ impl Load {
             (Phase::Running, Stop::After(time)) => self.started + time,
             _ => Time::NEVER,
         };
+        // One that is due already waits for a request.
+        let due = self.schedule.filter(|_| self.phase == Phase::Running).map(|schedule| schedule.next());
+        let end = end.min(due.filter(|&at| at > now).unwrap_or(Time::NEVER));
         // Those that are due already wait for a request, which comes with something else.
         let later = self.again.iter().map(|io| io.not_before).filter(|&at| at > now);
         end.min(later.min().unwrap_or(Time::NEVER))
@@ -282,7 +315,9 @@ impl Load {
                 Stop::After(time) => now >= self.started + time,
                 Stop::Ios(count) => self.issued >= count,
             };
+            watch.look(now, &self.report);
             if over || watch.interrupted() {
+                self.report.unsent = self.schedule.map_or(0, |schedule| schedule.behind(now));
                 self.phase = Phase::Draining;
             }
         }
@@ -300,6 +335,10 @@ impl Load {
     /// Posts as many I/Os as there is room for; whether there were any.
     fn fill_up<D: Device + Connections>(&mut self, session: &mut Session<D>, pace: &mut impl Pace) -> bool {
         let mut posted = false;
+        let free = self.workload.depth - self.in_flight;
+        if self.phase == Phase::Running && free < self.batch && self.in_flight > 0 {
+            return false;
+        }
         while self.in_flight < self.workload.depth {
             let Some(slot) = session.reserve() else { break };
             let now = pace.now();
@@ -325,9 +364,16 @@ impl Load {
                 if matches!(self.workload.stop, Stop::Ios(count) if self.issued >= count) {
                     return None;
                 }
+                let due = self.schedule.map(|schedule| schedule.next());
+                if due.is_some_and(|due| due > now) {
+                    return None;
+                }
                 let io = self.pick()?;
                 self.issued += 1;
-                Some(io)
+                if let Some(schedule) = &mut self.schedule {
+                    schedule.take();
+                }
+                Some(Io { due, ..io })
             }
             Phase::ReadingBack => {
                 let ledger = self.ledger.as_mut()?;
@@ -335,7 +381,9 @@ impl Load {
                     let piece = self.read_back;
                     self.read_back += 1;
                     if let Some(generation) = ledger.claim_written(piece as usize) {
-                        return Some(Io { piece, write: false, generation, tries: 0, not_before: now });
+                        let not_before = now;
+                        let tries = 0;
+                        return Some(Io { piece, write: false, generation, tries, due: None, not_before });
                     }
                 }
                 None
@@ -359,7 +407,10 @@ impl Load {
                     piece
                 }
             };
-            let io = |write, generation| Io { piece, write, generation, tries: 0, not_before: Time::ZERO };
+            let io = |write, generation| {
+                let not_before = Time::ZERO;
+                Io { piece, write, generation, tries: 0, due: None, not_before }
+            };
             match self.ledger.as_mut().map(|ledger| ledger.claim(piece as usize, write)) {
                 None => return Some(io(write, 1)),
                 Some(Claim::Read(generation)) => return Some(io(false, generation)),
@@ -453,7 +504,7 @@ impl Load {
             self.report.ios += 1;
             self.report.reads += u64::from(!io.write);
             self.report.bytes += u64::from(self.workload.io_bytes);
-            let nanos = now.since(completion.posted).as_nanos() as u64;
+            let nanos = now.since(io.due.unwrap_or(completion.posted)).as_nanos() as u64;
             self.report.latency.saturating_record(nanos.max(1));
         }
         let Some(ledger) = &mut self.ledger else { return };

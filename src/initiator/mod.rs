@@ -12,7 +12,7 @@
 //! * `submit`, `inbound`: sending commands, reading answers
 //! * `recovery`: time limits: ABORT TASK, LUN RESET, reconnect, as ib_srp's error handler does
 //! * [`scan`]: single commands: what a logical unit is
-//! * [`load`]: a workload on one logical unit; [`stamp`] and [`ledger`]: its verification
+//! * [`load`]: a workload on one logical unit, `schedule`: at a rate of its own; [`stamp`] and [`ledger`]: its verification
 
 mod channel;
 pub mod config;
@@ -23,6 +23,7 @@ pub mod load;
 mod memory;
 mod recovery;
 pub mod scan;
+mod schedule;
 pub mod session;
 pub mod slot;
 pub mod stamp;

@@ -1,5 +1,6 @@
 //! Workloads, and that verification finds what is wrong.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::fake::{BLOCK_BYTES, FakeDevice};
@@ -10,6 +11,7 @@ use crate::initiator::session::SessionError;
 use crate::initiator::stamp::Stamp;
 use crate::initiator::{Session, SessionConfig};
 use crate::wire::scsi::lun::Lun;
+use reactors::time::Time;
 
 fn mixed() -> Workload {
     Workload {
@@ -46,6 +48,57 @@ fn a_verified_mix_of_reads_and_writes() {
     assert!(report.reads > 1000 && report.reads < 3000);
     // All 256 pieces were written and read back at the end.
     assert_eq!((report.verified, report.latency.len()), (3000 + 256, 3000));
+}
+
+/// A clock that once goes on by a millisecond, as when somebody else has the core.
+struct Gap {
+    clock: Jumping,
+    at: Time,
+}
+
+impl Pace for Gap {
+    fn now(&mut self) -> Time {
+        let now = self.clock.now();
+        if now >= self.at {
+            (self.at, self.clock.0) = (Time::NEVER, now + Duration::from_millis(1));
+        }
+        self.clock.now()
+    }
+
+    fn rest(&mut self, until: Time) {
+        self.clock.rest(until);
+    }
+}
+
+#[test]
+fn at_a_rate_latency_counts_from_when_an_io_was_due() {
+    let run = |rate: u64, gap: bool| {
+        let (mut session, clock, info) = start(SessionConfig { channels: 3, ..config() });
+        let at = if gap { clock.0 + Duration::from_millis(50) } else { Time::NEVER };
+        let stop = Stop::After(Duration::from_millis(100));
+        let workload = Workload { verify: false, read_percent: 100, stop, ..mixed() };
+        let load = Load::new(workload, &info, 24).unwrap().at_rate(NonZeroU64::new(rate).unwrap());
+        load.run(&mut session, &mut Gap { clock, at }, &mut ()).unwrap()
+    };
+    let late = |report: &Report| report.ios - report.latency.count_between(0, 90_000);
+    // As many as were due, and each at once.
+    let smooth = run(10_000, false);
+    assert!((999..=1001).contains(&smooth.ios) && smooth.unsent <= 1, "{smooth:?}");
+    assert_eq!(late(&smooth), 0);
+    // In a gap of a millisecond ten were due, and all but the last of them are late.
+    let held_up = run(10_000, true);
+    assert!((999..=1001).contains(&held_up.ios) && (8..=11).contains(&late(&held_up)), "{held_up:?}");
+    // More than can be done: it says what it did not send.
+    let too_fast = run(100_000_000, false);
+    assert!(too_fast.unsent > 9_000_000 && too_fast.ios < 1_000_000, "{too_fast:?}");
+}
+
+#[test]
+fn in_batches_ios_are_sent_together() {
+    let (mut session, mut pace, info) = start(config());
+    let load = Load::new(Workload { depth: 8, ..mixed() }, &info, 24).unwrap().in_batches(100);
+    let report = load.run(&mut session, &mut pace, &mut ()).unwrap();
+    assert_eq!((report.ios, report.errors, report.verified), (3000, 0, 3000 + 256));
 }
 
 #[test]
