@@ -5,9 +5,10 @@
 //! The file is written by a thread of its own, some moments after a connection came or went, never by a
 //! shard. It is a help, no promise: what is not in it is not told, what cannot be read is passed over.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -113,7 +114,9 @@ impl FarewellFile {
     /// machine.
     fn write(&self, farewells: &[Farewell]) -> io::Result<()> {
         let part = self.0.with_extension("json.part");
-        fs::write(&part, emit(farewells))?;
+        // The ids in it are all that it takes to end a connection.
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        file.write_all(emit(farewells).as_bytes())?;
         fs::rename(&part, &self.0)
     }
 }
@@ -178,6 +181,8 @@ impl Last {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn farewells() -> Vec<Farewell> {
@@ -201,6 +206,7 @@ mod tests {
             file.write(&list).unwrap();
             assert_eq!(file.read(), list);
         }
+        assert_eq!(fs::metadata(&file.0).unwrap().permissions().mode() & 0o777, 0o600);
         let names: Vec<_> =
             fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, [FILE], "nothing else is left");

@@ -2,7 +2,7 @@
 //!
 //! A command is in one stage at a time, so the stages of a command add up to its total. Reading the
 //! clock costs some 20 ns, as much as everything else here together; therefore a reading serves
-//! [`STAMPS_A_READING`] commands of one batch, and within one stage nothing is read at all.
+//! `STAMPS_A_READING` commands of one batch, and within one stage nothing is read at all.
 
 use reactors::clock::Clock;
 use reactors::time::Time;
