@@ -40,6 +40,8 @@ serve() {
     [[ $given == *" --allow "* ]] || args+=(--allow any)
     [[ $given == *" --dead-after "* ]] || args+=(--dead-after 60s)
     [[ $given == *" --idle "* ]] || args+=(--idle sleep)
+    # Of the target before this one: its "ready" must not be taken for ours.
+    rm -f "$RUN/target.out"
     echo "+ srpoll serve ${args[*]} $*" >>"$TARGET_LOG"
     "$SRPOLL" serve --rpc "$RPC" --state "$RUN/state" "${args[@]}" "$@" >"$RUN/target.out" 2>>"$TARGET_LOG" 9>&- &
     TARGET_PID=$!
