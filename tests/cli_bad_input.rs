@@ -88,6 +88,12 @@ fn words_that_make_no_sense() {
         (vec!["--soft", "127.0.0.1:0"], 1, "--soft 127.0.0.1:0: \"0\" is no port: 1 to 65535"),
         (vec!["--soft", "127.0.0.1", "127.0.0.1:5555"], 1, "--soft 127.0.0.1:5555: given twice"),
         (vec![], 2, "the following required arguments were not provided: --soft <IP>... (see --help)"),
+        (vec!["--ibv", "rxe0", "rxe1"], 1, "--ibv name one device, or addresses of one device"),
+        (
+            vec!["--ibv", "rxe0", "--soft", "127.0.0.1"],
+            2,
+            "the argument '--ibv <DEVICE[/HCAPORT]|IP>...' cannot be used with '--soft <IP>...' (see --help)",
+        ),
         (
             vec!["--soft", "127.0.0.1", "--port", "70000"],
             2,

@@ -91,6 +91,8 @@ const UNSAFE: &[&str] = &[
     "src/rdma/soft/",
     // The C interface for the fio engine.
     "benches/fio/src/lib.rs",
+    // Only by the feature of that name: calls of libibverbs and librdmacm.
+    "src/rdma/ibv/",
     // An allocator that counts is an `unsafe impl`.
     "tests/common/counting.rs",
 ];

@@ -3,6 +3,7 @@
 //! It knows every floor below and how a person types; nothing below knows it. Exit status: 0
 //! done, 1 not done, 2 not understood; `perf` has 3 for a lost session.
 
+mod adapter;
 pub mod endpoint;
 pub mod lun_spec;
 pub mod nouns;

@@ -65,8 +65,11 @@ pub struct PerfArgs {
     #[arg(long, value_name = "IP[:PORT]", value_parser = |text: &str| units::address_port(text, DEFAULT_PORT))]
     target: SocketAddr,
     /// Our own address; needs UDP port 4791 of it
-    #[arg(long, value_name = "IP", value_parser = |text: &str| units::address(text, 0))]
-    local: SocketAddr,
+    #[arg(long, value_name = "IP", required_unless_present = "ibv", value_parser = |text: &str| units::address(text, 0))]
+    local: Option<SocketAddr>,
+    /// Our own address, on an RDMA adapter that is used through libibverbs
+    #[arg(long, value_name = "IP", conflicts_with_all = ["local", "fault"], value_parser = |text: &str| units::address(text, 0))]
+    ibv: Option<SocketAddr>,
     /// Number of the logical unit
     #[arg(long, value_name = "N", default_value = "0", value_parser = lun)]
     lun: Lun,
@@ -169,17 +172,21 @@ pub fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("signals cannot be caught")?;
     }
-    let device = args.endpoint().device()?;
-    drive::run(args, device, config, core, &stop)
+    let sleeps = matches!(args.idle, Idle::Sleep { .. });
+    match args.ibv {
+        Some(local) => drive::run(args, super::adapter::device(local, sleeps)?, config, core, &stop),
+        None => drive::run(args, args.endpoint()?.device()?, config, core, &stop),
+    }
 }
 
 impl PerfArgs {
-    fn endpoint(&self) -> Endpoint {
+    fn endpoint(&self) -> anyhow::Result<Endpoint> {
         let port = match (self.id_ext, self.ioc_guid) {
             (Some(id_ext), Some(ioc_guid)) => PortId::new(id_ext, ioc_guid),
             _ => PortId::UNSPECIFIED,
         };
-        Endpoint { target: self.target, local: self.local, port, fault: self.fault }
+        let local = self.local.or(self.ibv).context("--local or --ibv says who we are")?;
+        Ok(Endpoint { target: self.target, local, port, fault: self.fault })
     }
 
     fn session(&self) -> anyhow::Result<SessionConfig> {
@@ -190,7 +197,7 @@ impl PerfArgs {
             depth: self.depths().into_iter().max().unwrap_or(1).div_ceil(self.channels),
             max_io_bytes: io_bytes.max(MIN_BUFFER_BYTES),
             reconnect_delay: self.reconnect.then_some(RECONNECT_DELAY),
-            ..self.endpoint().session()?
+            ..self.endpoint()?.session()?
         })
     }
 

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::adapter;
 use super::lun_spec::LunSpec;
 use super::units;
 use crate::control::farewells::{FarewellFile, Keeping};
@@ -40,8 +41,12 @@ use crate::target::snapshot::Snapshot;
 pub struct ServeArgs {
     /// Address to serve over the built-in RoCEv2 provider (UDP port 4791), with a service port
     /// other than --port as IP:PORT or [IPV6]:PORT. Repeat for more
-    #[arg(long, value_name = "IP", num_args = 1.., required_unless_present = "config")]
+    #[arg(long, value_name = "IP", num_args = 1.., required_unless_present_any = ["config", "ibv"])]
     soft: Vec<String>,
+    /// RDMA adapter to serve on through libibverbs in place of --soft, with RDMA-CM: by its name
+    /// (all its addresses, or those of one of its ports) or by addresses of it, as --soft has them
+    #[arg(long, value_name = "DEVICE[/HCAPORT]|IP", num_args = 1.., conflicts_with_all = ["soft", "fault"])]
+    ibv: Vec<String>,
     /// Service port that initiators name in dest=IP:PORT
     #[arg(long, value_name = "PORT", default_value = "5555", value_parser = units::port)]
     port: u16,
@@ -108,11 +113,16 @@ type CoreList = Vec<Option<usize>>;
 pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     super::start_log("info");
     // Everything that can be wrong with words is found before anything is touched.
-    let listeners = args.listeners()?;
+    let mut listeners = args.listeners()?;
     let limits = Limits::new(&args.wishes())?;
     let cores = args.cores.clone().unwrap_or_else(|| vec![None]);
     reactors::affinity::check(&cores.iter().flatten().copied().collect::<Vec<_>>()).context("--cores")?;
     let config = args.config.as_deref().map(read_config).transpose()?.unwrap_or_default();
+
+    let mut provider = Provider::Soft { fault: args.fault };
+    if !args.ibv.is_empty() {
+        (provider, listeners) = adapter::find(&args.ibv, args.port)?;
+    }
 
     let socket_path = match &args.rpc {
         Some(path) => std::path::absolute(path)?,
@@ -133,7 +143,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         idle: args.idle,
         hugepages: args.hugepages,
         snapshot: Arc::new(Snapshot::empty(limits)),
-        provider: Provider::Soft { fault: args.fault },
+        provider,
     })?;
     let stop = handle.clone();
     let mut model = Model::new(handle, keeper, limits);
@@ -152,6 +162,10 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl ServeArgs {
+    fn provider_flag(&self) -> &'static str {
+        if self.ibv.is_empty() { "--soft" } else { "--ibv" }
+    }
+
     fn wishes(&self) -> Wishes {
         Wishes {
             memory_bytes: self.memory,
@@ -238,7 +252,8 @@ fn configure(
         {
             params["address"] = json!(format!("{}%{}", v6.ip(), v6.scope_id()));
         }
-        call(model, "srp_target_add_listener", params).map_err(|why| anyhow!("--soft {listener}: {why}"))?;
+        call(model, "srp_target_add_listener", params)
+            .map_err(|why| anyhow!("{} {listener}: {why}", args.provider_flag()))?;
     }
     Ok(())
 }

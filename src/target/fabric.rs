@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 
 use crate::rdma::engine::Engine;
+#[cfg(feature = "ibv")]
+use crate::rdma::ibv;
 use crate::rdma::sim::device::SimDevice;
 use crate::rdma::sim::scripted;
 use crate::rdma::soft;
@@ -94,5 +96,27 @@ impl Fabric for soft::Device {
 
     fn queue_pair_bytes(max_send_wr: u32, max_rd_atomic: u8) -> usize {
         Engine::queue_pair_bytes(max_send_wr, max_rd_atomic)
+    }
+}
+
+#[cfg(feature = "ibv")]
+impl Fabric for ibv::Device {
+    /// The device is open already; shard 0 looks whether the address is one of it.
+    fn open_port(&mut self, address: IpAddr) -> Result<(), VerbsError> {
+        if self.shard() == 0 { self.owns(address) } else { Ok(()) }
+    }
+
+    fn close_port(&mut self, _: IpAddr) {}
+
+    fn wait_fds_epoch(&self) -> u64 {
+        0
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.named_counters()
+    }
+
+    fn queue_pair_bytes(max_send_wr: u32, _: u8) -> usize {
+        ibv::Device::queue_pair_bytes(max_send_wr)
     }
 }

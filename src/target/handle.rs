@@ -44,6 +44,9 @@ pub enum Provider {
         /// Faults to inject into datagrams, both ways.
         fault: Option<Fault>,
     },
+    /// An RDMA adapter.
+    #[cfg(feature = "ibv")]
+    Ibv(crate::rdma::ibv::Adapter),
 }
 
 /// Whether memory comes from huge pages.

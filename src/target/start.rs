@@ -14,6 +14,8 @@ use super::handle::{CommandSink, Hugepages, Provider, StartConfig, TargetHandle}
 use super::limits::INBOX_DEPTH;
 use super::message::{Message, Peers};
 use super::shard::{Shard, ShardSeed, StartError};
+#[cfg(feature = "ibv")]
+use crate::rdma::ibv;
 use crate::rdma::soft::{self, Fault};
 use crate::rdma::verbs::VerbsError;
 
@@ -37,6 +39,8 @@ pub fn start(config: &StartConfig) -> Result<TargetHandle, TargetError> {
     let wakers = config.cores.iter().map(|_| Waker::new()).collect::<Result<Vec<_>, _>>()?;
     match &config.provider {
         Provider::Soft { fault } => start_on(config, &wakers, soft_shards(config, *fault)?),
+        #[cfg(feature = "ibv")]
+        Provider::Ibv(adapter) => start_on(config, &wakers, ibv_shards(config, adapter)?),
     }
 }
 
@@ -65,6 +69,17 @@ fn soft_shards(
         })
     });
     Ok(makers.collect())
+}
+
+/// The shards of an RDMA adapter.
+#[cfg(feature = "ibv")]
+fn ibv_shards(
+    config: &StartConfig,
+    adapter: &ibv::Adapter,
+) -> std::io::Result<Vec<FabricMaker<ibv::Device>>> {
+    let sleeps = matches!(config.idle, reactors::reactor::Idle::Sleep { .. });
+    let seats = ibv::link(adapter, config.cores.len(), sleeps)?;
+    Ok(seats.into_iter().map(|seat| -> FabricMaker<_> { Box::new(move || ibv::Device::new(seat)) }).collect())
 }
 
 /// Starts a shard for each of `config.cores`, each on the context that its maker makes.
