@@ -3,7 +3,7 @@ boot a
 FILE=$(new_file disk 64M)
 serve --lun "uring:$FILE" --lun malloc:64M
 
-GUEST_TIMEOUT=300 guest a <<'GUEST'
+guest a <<'GUEST'
 login
 for lun in 0 1; do
     dev=$(disk $lun)

@@ -4,7 +4,7 @@ EXT4=$(new_file ext4 256M)
 XFS=$(new_file xfs 320M)
 serve --lun "uring:$EXT4" --lun "uring:$XFS"
 
-GUEST_TIMEOUT=300 guest a <<'GUEST'
+guest a <<'GUEST'
 login
 mkfs.ext4 -q -O metadata_csum "$(disk 0)"
 mkfs.xfs -q -f "$(disk 1)"

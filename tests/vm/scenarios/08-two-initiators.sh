@@ -11,8 +11,8 @@ fio_verify "own-$NAME" --filename="$(disk $own)" --direct=1 --rw=randwrite --bsr
 touch /share/$NAME.done
 GUEST
 done
-guest_wait a load 240
-guest_wait b load 240
+guest_wait a load
+guest_wait b load
 expect "sessions" "$(sessions)" 2
 
 step "what one wrote, the other reads"

@@ -3,7 +3,7 @@ boot a
 FILE=$(new_file disk 64M)
 serve --lun "uring:$FILE" --fault drop=0.5%,dup=1%,reorder=1%,corrupt=0.2%,seed=7
 
-GUEST_TIMEOUT=400 guest a <<'GUEST'
+guest a <<'GUEST'
 # Without registration, for the reason that network-loss gives: each packet out of order ends rxe's queue pair else.
 load_srp never_register=Y
 login

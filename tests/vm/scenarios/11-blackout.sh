@@ -17,7 +17,7 @@ GUEST
     ip link set tap-a down
     sleep $seconds
     ip link set tap-a up
-    guest_wait a "load$seconds" 240
+    guest_wait a "load$seconds"
 done
 guest a <<'GUEST'
 keep_image 0

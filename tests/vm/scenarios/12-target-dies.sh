@@ -30,7 +30,7 @@ GUEST
     # Left to itself kernel 6.1 notices only by its SCSI timers, and takes about two minutes.
     eventually 240 has_session || fail "the initiator is not back after 240 s"
     note "$2: resumed $((SECONDS - restarted)) s after the restart"
-    guest_wait a "load-$1" 240
+    guest_wait a "load-$1"
 }
 die_and_return remember "old peers told by DREQ"
 log_says '1 of 1 connections that the process before left open are being ended'

@@ -14,7 +14,7 @@ sleep 3
 stop_target 12
 serve --lun "uring:$FILE"
 BEGUN=$SECONDS
-guest_wait a load 240
+guest_wait a load
 note "load ended $((SECONDS - BEGUN)) s after the restart"
 guest a <<'GUEST'
 keep_image 0

@@ -54,9 +54,9 @@ fio_verify grown --filename="$file" --direct=1 --rw=randwrite --bsrange=512-64k 
 says 'Logical block address out of range' sg_raw -r 4096 "$null" 28 00 00 00 80 00 00 00 08 00
 sg_raw -r 4096 "$null" 28 00 00 00 7f f8 00 00 08 00 2>/dev/null
 GUEST
-guest_wait a growing 240
+guest_wait a growing
 [ -e "$RUN/share/a/load.rc" ] || note "the load on LUN 0 ran through all changes"
-guest_wait a load 240
+guest_wait a load
 guest a <<'GUEST'
 keep_image 2
 logout

@@ -31,7 +31,7 @@ step "10.99.0.2 answers no more"
 ip addr del 10.99.0.2/24 dev br0
 sleep 20
 ip addr add 10.99.0.2/24 dev br0
-guest_wait a load 240
+guest_wait a load
 guest a <<'GUEST'
 dmsetup status mp
 # What multipathd would do when the path is back.

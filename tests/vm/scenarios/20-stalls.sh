@@ -9,7 +9,7 @@ rpc srp_target_add_lun '{"bdev_name": "slow", "lun": 1}' >/dev/null
 BASELINE=$(holdings)
 
 step "one operation in a hundred takes longer than the initiator waits; resets in a loop"
-GUEST_TIMEOUT=300 guest a <<'GUEST'
+guest a <<'GUEST'
 login
 patient
 dev=$(disk 1)
