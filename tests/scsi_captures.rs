@@ -75,6 +75,8 @@ fn disk(blocks: u64) -> LunInfo {
         physical_block_exponent: 0,
         read_only: false,
         write_cache: false,
+        unmap: false,
+        unmap_reads_zeroes: false,
         rotational: false,
         max_transfer_bytes: 16 << 20,
         optimal_transfer_bytes: 0,
@@ -110,7 +112,7 @@ fn ours(lun: LunField, cdb: &[u8]) -> String {
     });
     match plan {
         Plan::Done(outcome) => words(outcome.sense, outcome.status.code(), plan.demand()),
-        Plan::Block(op) => words(None, 0, op.demand()),
+        Plan::Block(_) | Plan::List { .. } => words(None, 0, plan.demand()),
     }
 }
 

@@ -30,6 +30,8 @@ fn disk() -> LunInfo {
         physical_block_exponent: 3,
         read_only: false,
         write_cache: true,
+        unmap: false,
+        unmap_reads_zeroes: false,
         rotational: false,
         max_transfer_bytes: 16 << 20,
         optimal_transfer_bytes: 256 << 10,
@@ -65,6 +67,8 @@ impl Answer {
             Plan::Block(BlockOp::Flush { extent, immed }) => {
                 format!("flush {}+{} immed {immed}", extent.lba, extent.blocks)
             }
+            Plan::Block(BlockOp::Unmap { extent }) => format!("unmap {}+{}", extent.lba, extent.blocks),
+            Plan::List { len_bytes } => format!("list {len_bytes}"),
         }
     }
 }
@@ -520,6 +524,7 @@ const TABLE: &str = "\
 28 -- READ(10)               28f8ffffffff00ffff00 report disk ignores 1:06 ignores 6:3f
 2a -- WRITE(10)              2af8ffffffff00ffff00 report disk writes ignores 1:02 ignores 6:3f
 35 -- SYNCHRONIZE CACHE(10)  3502ffffffff00ffff00 report disk ignores 1:04 ignores 6:3f
+42 -- UNMAP                  42010000000000ffff00 report disk writes ignores 6:3f
 5a -- MODE SENSE(10)         5a18ffff000000ffff00 report disk
 88 -- READ(16)               88f8ffffffffffffffffffffffff0000 report disk ignores 1:06 ignores 14:3f
 8a -- WRITE(16)              8af8ffffffffffffffffffffffff0000 report disk writes ignores 1:02 ignores 14:3f
@@ -565,11 +570,12 @@ proptest! {
         blocks in prop_oneof![1..300u64, 1..1_000_000u64, Just(u64::MAX / 4096)],
         four_k in any::<bool>(),
         read_only in any::<bool>(),
+        unmap in any::<bool>(),
         pending in any::<bool>(),
         scratch in 0..SCRATCH_BYTES,
     ) {
         let block_bytes = if four_k { 4096 } else { 512 };
-        let disk = LunInfo { blocks, block_bytes, read_only, ..disk() };
+        let disk = LunInfo { blocks, block_bytes, read_only, unmap, ..disk() };
         let unit = match unit {
             0 => Unit::Absent,
             1 => Unit::ReportLuns,
@@ -607,6 +613,10 @@ proptest! {
                     prop_assert_eq!(bytes, extent.blocks * u64::from(block_bytes));
                 }
                 prop_assert!(!pending, "a unit attention was passed over");
+            }
+            Plan::List { len_bytes } => {
+                prop_assert!(matches!(unit, Unit::Disk(disk) if disk.unmap && !disk.read_only));
+                prop_assert!(len_bytes >= 8 && !pending);
             }
         }
     }

@@ -102,23 +102,24 @@ static struct srpoll *log_in(struct thread_data *td, struct srpoll_info *info)
 /* What the job asks for, and the logical unit cannot do. */
 static int check(const struct thread_data *td, const struct srpoll_info *info)
 {
-	int ddir;
-
-	if (td_trim(td) || td->o.trim_percentage) {
-		log_err("srpoll: %s: trim: the target has no UNMAP\n", td->o.name);
+	if ((td_trim(td) || td->o.trim_percentage) && !info->max_trim_bytes) {
+		log_err("srpoll: %s: trim: the logical unit has no UNMAP\n", td->o.name);
 		return 1;
 	}
-	for (ddir = DDIR_READ; ddir <= DDIR_WRITE; ddir++) {
+	for_each_rw_ddir(ddir) {
 		const unsigned long long min = td->o.min_bs[ddir], max = td->o.max_bs[ddir];
+		const unsigned long long most = ddir == DDIR_TRIM ? info->max_trim_bytes : info->max_io_bytes;
 
+		if (ddir == DDIR_TRIM && !td_trim(td))
+			continue;
 		if (min % info->block_bytes) {
 			log_err("srpoll: %s: bs=%llu is no multiple of the logical unit's block of %u bytes\n",
 				td->o.name, min, info->block_bytes);
 			return 1;
 		}
-		if (max > info->max_io_bytes) {
-			log_err("srpoll: %s: bs=%llu is longer than the logical unit takes, %u bytes\n",
-				td->o.name, max, info->max_io_bytes);
+		if (max > most) {
+			log_err("srpoll: %s: bs=%llu is longer than the logical unit takes, %llu bytes\n",
+				td->o.name, max, most);
 			return 1;
 		}
 	}
@@ -231,6 +232,9 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 	case DDIR_DATASYNC:
 	case DDIR_SYNC_FILE_RANGE: /* all of it is more than a range */
 		direction = SRPOLL_SYNC;
+		break;
+	case DDIR_TRIM:
+		direction = SRPOLL_TRIM;
 		break;
 	default:
 		io_u->error = EOPNOTSUPP;

@@ -24,6 +24,7 @@ struct srpoll_info {
 	uint64_t bytes;		/* size of the logical unit */
 	uint32_t block_bytes;
 	uint32_t max_io_bytes;	/* longest I/O */
+	uint64_t max_trim_bytes;	/* longest UNMAP; 0 if there is none */
 	uint32_t channels;	/* that the target gave */
 };
 
@@ -31,6 +32,7 @@ enum srpoll_direction {
 	SRPOLL_READ = 0,
 	SRPOLL_WRITE = 1,
 	SRPOLL_SYNC = 2,	/* SYNCHRONIZE CACHE of the whole logical unit; without data */
+	SRPOLL_TRIM = 3,	/* UNMAP; without data */
 };
 
 struct srpoll_done {

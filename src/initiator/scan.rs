@@ -58,6 +58,8 @@ pub struct LunInfo {
     pub block_bytes: u32,
     /// Longest transfer of one command in blocks; `None` if it does not say.
     pub max_transfer_blocks: Option<u32>,
+    /// Most blocks that one UNMAP may name; 0 if it cannot unmap.
+    pub max_unmap_blocks: u32,
 }
 
 impl LunInfo {
@@ -282,5 +284,6 @@ pub fn scan<D: Device + Connections>(
         blocks: capacity.blocks,
         block_bytes: capacity.block_bytes,
         max_transfer_blocks: limits.map(|limits| limits.max_transfer).filter(|&blocks| blocks > 0),
+        max_unmap_blocks: limits.map_or(0, |limits| limits.max_unmap),
     })
 }

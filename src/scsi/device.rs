@@ -106,7 +106,7 @@ pub(super) fn claim(attention: Option<&Attention>) -> Option<Condition> {
 
 /// INVALID COMMAND OPERATION CODE; the pointer is at the service action where the operation code
 /// itself is known.
-fn invalid_opcode(cdb: &[u8]) -> Plan {
+pub(super) fn invalid_opcode(cdb: &[u8]) -> Plan {
     let known = cdb.first().is_some_and(|code| opcode::has_service_actions(*code));
     let (byte, bit) = if known { (1, Some(4)) } else { (0, None) };
     let sense = Sense::new(SenseKey::IllegalRequest, Asc::INVALID_OPCODE);

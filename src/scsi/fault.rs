@@ -31,7 +31,7 @@ pub fn outcome_of_fault(fault: BlockFault, op: &BlockOp) -> Outcome {
         BlockFault::Medium | BlockFault::Truncated => {
             let asc = match op {
                 BlockOp::Read { .. } => Asc::UNRECOVERED_READ_ERROR,
-                BlockOp::Write { .. } | BlockOp::Flush { .. } => Asc::WRITE_ERROR,
+                BlockOp::Write { .. } | BlockOp::Flush { .. } | BlockOp::Unmap { .. } => Asc::WRITE_ERROR,
             };
             let sense = Sense::new(SenseKey::MediumError, asc);
             return Outcome::check(sense.with_information(op.extent().lba));

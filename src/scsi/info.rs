@@ -1,7 +1,8 @@
 //! What the answers are made of: snapshots of a logical unit and of the target, as values.
 
+use super::unmap::{MAX_DESCRIPTORS, MAX_UNMAP_BYTES};
 use crate::wire::scsi::capacity::Capacity;
-use crate::wire::scsi::vpd::BlockLimits;
+use crate::wire::scsi::vpd::{BlockLimits, Provisioning};
 
 /// An NAA name of a logical unit (SPC-4, 7.8.6.6).
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
@@ -63,8 +64,6 @@ pub struct TargetInfo {
 }
 
 /// A logical unit as it is now: a disk. A new snapshot takes its place when it changes.
-///
-/// Unmapping is not in it yet: what the commands cannot do is not advertised.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LunInfo {
     /// Bytes of a logical block: a power of two.
@@ -77,6 +76,10 @@ pub struct LunInfo {
     pub read_only: bool,
     /// Completed writes may be lost until flushed: WCE.
     pub write_cache: bool,
+    /// Blocks can be unmapped.
+    pub unmap: bool,
+    /// Unmapped blocks read as zeroes.
+    pub unmap_reads_zeroes: bool,
     /// The medium spins.
     pub rotational: bool,
     /// The longest transfer of one command, bytes; said in VPD B0.
@@ -107,15 +110,34 @@ impl LunInfo {
             block_bytes: self.block_bytes,
             physical_block_exponent: self.physical_block_exponent,
             lowest_aligned_lba: 0,
-            provisioning: false,
-            unmapped_zeroes: false,
+            provisioning: self.unmap,
+            unmapped_zeroes: self.unmap && self.unmap_reads_zeroes,
         }
+    }
+
+    /// The most blocks that one UNMAP may name.
+    pub fn max_unmap_blocks(&self) -> u32 {
+        u32::try_from(MAX_UNMAP_BYTES / u64::from(self.block_bytes.max(1))).unwrap_or(u32::MAX)
+    }
+
+    /// What VPD page B2 says. What can be unmapped is called thin: nothing is promised about space.
+    pub fn provisioning(&self) -> Provisioning {
+        if !self.unmap {
+            return Provisioning::default();
+        }
+        let reads_zeroes = self.unmap_reads_zeroes;
+        Provisioning { unmap: true, reads_zeroes, kind: Provisioning::THIN, ..Provisioning::default() }
     }
 
     /// What VPD page B0 says.
     pub fn block_limits(&self) -> BlockLimits {
+        let physical_blocks = 1 << self.physical_block_exponent.min(15);
+        let if_unmap = |value: u32| if self.unmap { value } else { 0 };
         BlockLimits {
-            transfer_granularity: 1 << self.physical_block_exponent.min(15),
+            transfer_granularity: physical_blocks,
+            max_unmap: if_unmap(self.max_unmap_blocks()),
+            max_unmap_descriptors: if_unmap(MAX_DESCRIPTORS),
+            unmap_granularity: if_unmap(u32::from(physical_blocks)),
             max_transfer: self.max_transfer_blocks(),
             optimal_transfer: self.optimal_transfer_bytes.min(self.max_transfer_bytes)
                 / self.block_bytes.max(1),

@@ -5,7 +5,7 @@ use super::plan::Plan;
 use super::rw::mismatch;
 use crate::wire::scsi::cdb::Cdb;
 use crate::wire::scsi::inquiry::{Peripheral, StandardInquiry, VERSION_SPC4, ascii_field};
-use crate::wire::scsi::vpd::{self, Designator, Provisioning, page};
+use crate::wire::scsi::vpd::{self, Designator, page};
 
 /// The pages of a disk, ascending.
 const DISK_PAGES: [u8; 6] = [
@@ -83,7 +83,7 @@ fn vital_product_data(call: &mut Call<'_>, code: u8) -> Option<usize> {
         (page::BLOCK_DEVICE_CHARACTERISTICS, Unit::Disk(lun)) => {
             vpd::emit_block_device_characteristics(out, head, lun.rotational)
         }
-        (page::LOGICAL_BLOCK_PROVISIONING, Unit::Disk(_)) => Provisioning::default().emit(out, head),
+        (page::LOGICAL_BLOCK_PROVISIONING, Unit::Disk(lun)) => lun.provisioning().emit(out, head),
         _ => return None,
     })
 }

@@ -3,7 +3,7 @@
 
 use super::device::{Call, Unit};
 use super::plan::Plan;
-use super::{inquiry, mode, report, rw};
+use super::{inquiry, mode, report, rw, unmap};
 use crate::wire::scsi::cdb::{Cdb, opcode as op, service_action};
 
 /// What a command does about a pending unit attention condition (SAM-5, 5.14; SPC-4, 6.6, 6.33,
@@ -139,7 +139,7 @@ const fn write(
 }
 
 /// Every command, in the order of operation codes and service actions.
-pub static COMMANDS: [Command; 19] = [
+pub static COMMANDS: [Command; 20] = [
     Command {
         reach: Reach::Units,
         ..disk(op::TEST_UNIT_READY, "TEST UNIT READY", &[0x00, 0, 0, 0, 0, 0], report::test_unit_ready)
@@ -184,6 +184,11 @@ pub static COMMANDS: [Command; 19] = [
             &[0x35, 0x02, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0],
             rw::synchronize_cache,
         )
+    },
+    Command {
+        writes: true,
+        ignored: &[GROUP_6],
+        ..disk(op::UNMAP, "UNMAP", &[0x42, 0x01, 0, 0, 0, 0, 0, 0xff, 0xff, 0], unmap::unmap)
     },
     disk(
         op::MODE_SENSE_10,

@@ -11,6 +11,11 @@ pub enum Plan {
     /// Carry this out, then answer [`Outcome::GOOD`] or what
     /// [`outcome_of_fault`](super::outcome_of_fault) says.
     Block(BlockOp),
+    /// Fetch a parameter list of so many bytes and ask [`check_unmap`](super::check_unmap) of it.
+    List {
+        /// PARAMETER LIST LENGTH.
+        len_bytes: u32,
+    },
 }
 
 impl Plan {
@@ -21,6 +26,7 @@ impl Plan {
             Plan::Done(Outcome { data_len: 0, .. }) => Demand::Nothing,
             Plan::Done(outcome) => Demand::In(outcome.data_len as u64),
             Plan::Block(op) => op.demand(),
+            Plan::List { len_bytes } => Demand::Out(*len_bytes as u64),
         }
     }
 }
@@ -132,21 +138,27 @@ pub enum BlockOp {
         /// The answer may come before it is done.
         immed: bool,
     },
+    /// What the medium holds of them is not needed any more.
+    Unmap {
+        /// Which blocks.
+        extent: Extent,
+    },
 }
 
 impl BlockOp {
     /// Which blocks it touches.
     pub const fn extent(&self) -> Extent {
         match self {
-            BlockOp::Read { extent, .. } | BlockOp::Write { extent, .. } | BlockOp::Flush { extent, .. } => {
-                *extent
-            }
+            BlockOp::Read { extent, .. }
+            | BlockOp::Write { extent, .. }
+            | BlockOp::Flush { extent, .. }
+            | BlockOp::Unmap { extent } => *extent,
         }
     }
 
     /// Whether it changes the medium.
     pub const fn is_write(&self) -> bool {
-        matches!(self, BlockOp::Write { .. })
+        matches!(self, BlockOp::Write { .. } | BlockOp::Unmap { .. })
     }
 
     /// What it demands to be transferred.
@@ -154,7 +166,7 @@ impl BlockOp {
         match self {
             BlockOp::Read { extent, .. } => Demand::In(extent.len_bytes()),
             BlockOp::Write { extent, .. } => Demand::Out(extent.len_bytes()),
-            BlockOp::Flush { .. } => Demand::Nothing,
+            BlockOp::Flush { .. } | BlockOp::Unmap { .. } => Demand::Nothing,
         }
     }
 }

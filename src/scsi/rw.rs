@@ -4,7 +4,7 @@ use super::device::{Call, Unit, invalid_field};
 use super::info::LunInfo;
 use super::plan::{BlockOp, Extent, Outcome, Plan};
 use crate::wire::scsi::cdb::{Cdb, Form, ReadWrite};
-use crate::wire::scsi::sense::{Asc, Sense, SenseKey};
+use crate::wire::scsi::sense::{Asc, SenseKey};
 
 /// READ(6), (10), (12), (16).
 pub(super) fn read(call: &mut Call<'_>, cdb: &Cdb) -> Plan {
@@ -29,8 +29,8 @@ fn transfer(lun: &LunInfo, fields: &ReadWrite, op: impl Fn(Extent, bool) -> Bloc
     if fields.protect != 0 {
         return invalid_field(1, Some(7));
     }
-    if let Err(plan) = check_range(lun, fields.lba, u64::from(fields.blocks)) {
-        return plan;
+    if let Err(outcome) = check_range(lun, fields.lba, u64::from(fields.blocks)) {
+        return Plan::Done(outcome);
     }
     if fields.blocks > lun.max_transfer_blocks() {
         return invalid_field(length_field(fields.form), None);
@@ -54,10 +54,9 @@ const fn length_field(form: Form) -> u16 {
 
 /// LOGICAL BLOCK ADDRESS OUT OF RANGE if address plus length exceeds the capacity (SBC-3, 4.5). No
 /// blocks at the very end are in range.
-fn check_range(lun: &LunInfo, lba: u64, blocks: u64) -> Result<(), Plan> {
+pub(super) fn check_range(lun: &LunInfo, lba: u64, blocks: u64) -> Result<(), Outcome> {
     if lba > lun.blocks || blocks > lun.blocks - lba {
-        let sense = Sense::new(SenseKey::IllegalRequest, Asc::LBA_OUT_OF_RANGE);
-        return Err(Plan::Done(Outcome::check(sense)));
+        return Err(Outcome::fail(SenseKey::IllegalRequest, Asc::LBA_OUT_OF_RANGE));
     }
     Ok(())
 }
@@ -67,8 +66,8 @@ pub(super) fn synchronize_cache(call: &mut Call<'_>, cdb: &Cdb) -> Plan {
     let (Unit::Disk(lun), &Cdb::SynchronizeCache { lba, blocks, immed, .. }) = (call.unit, cdb) else {
         return mismatch();
     };
-    if let Err(plan) = check_range(lun, lba, u64::from(blocks)) {
-        return plan;
+    if let Err(outcome) = check_range(lun, lba, u64::from(blocks)) {
+        return Plan::Done(outcome);
     }
     let blocks = if blocks == 0 { lun.blocks - lba } else { u64::from(blocks) };
     flush(lun, Extent { lba, blocks, block_bytes: lun.block_bytes }, immed)

@@ -215,6 +215,10 @@ impl<F: Fabric> Shard<F> {
                 task.op = Some(*op);
                 op.extent().block_bytes as usize
             }
+            Plan::List { .. } => {
+                task.list_next = Some(0);
+                1
+            }
         };
         if wanted == Direction::None {
             task.phase = if task.op.is_some() { Phase::Block } else { Phase::Respond };

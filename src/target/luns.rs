@@ -249,6 +249,8 @@ fn info(entry: &LunEntry) -> LunInfo {
         physical_block_exponent: geometry.physical_block_exponent,
         read_only: entry.read_only || geometry.read_only,
         write_cache: geometry.write_cache,
+        unmap: geometry.unmap,
+        unmap_reads_zeroes: geometry.unmap_reads_zeroes,
         rotational: geometry.rotational,
         max_transfer_bytes: MAX_TRANSFER_BYTES,
         optimal_transfer_bytes: CHUNK_BYTES as u32,

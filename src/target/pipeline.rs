@@ -10,12 +10,11 @@ use reactors::time::Time;
 
 use super::fabric::Fabric;
 use super::shard::Shard;
-use super::slots::Slots;
 use super::stages::Stage;
 use super::task::{Phase, Source, Task};
 use super::wr::Tag;
 use crate::rdma::verbs::{Remote, SendOp, SendWr, SgeList};
-use crate::scsi::{BlockFault, BlockOp, Outcome, outcome_of_fault};
+use crate::scsi::{BlockFault, BlockOp, Outcome, check_unmap, next_unmap, outcome_of_fault};
 use crate::srp::descriptors::{BufferRef, check_table};
 use crate::srp::task::{TaskEvent, TaskState};
 use crate::srp::{Direction, SenseCode};
@@ -43,6 +42,7 @@ impl<F: Fabric> Shard<F> {
                 Phase::Table => self.read_table(now, key),
                 Phase::Chunk => self.begin_chunk(key),
                 Phase::Fetch => self.fetch(now, key),
+                Phase::List => self.take_from_list(key),
                 Phase::Block => self.submit_block(key),
                 Phase::Deliver => self.deliver(now, key),
                 Phase::Flush => self.flush_writes(now, key),
@@ -187,6 +187,42 @@ impl<F: Fabric> Shard<F> {
         Step::On
     }
 
+    /// The next block operation of a parameter list, after all of it was checked; the response
+    /// when there is none left.
+    fn take_from_list(&mut self, key: Key) -> Step {
+        let Some(task) = self.tasks.get_mut(key) else { return Step::Wait };
+        let (Some(from), Some(lun)) = (task.list_next, task.lun.and_then(|lun| self.luns.get(lun))) else {
+            return Step::Wait;
+        };
+        let (source, at) = task.chunk_place();
+        let memory = match source {
+            Source::Slot => self.slots.region(),
+            Source::Pool => self.pool.region(),
+        };
+        let look = |list: &[u8]| {
+            if task.op.is_none() {
+                check_unmap(&lun.info, list)?;
+            }
+            Ok(next_unmap(&lun.info, list, from))
+        };
+        match memory.with_bytes(at, task.transfer.total as usize, look).expect("a list lies in one chunk") {
+            Ok(Some((op, next))) => {
+                task.op = Some(op);
+                task.list_next = Some(next);
+                task.phase = Phase::Block;
+                Step::On
+            }
+            Ok(None) => {
+                task.phase = Phase::Respond;
+                Step::On
+            }
+            Err(outcome) => {
+                self.fail(key, outcome);
+                Step::Wait
+            }
+        }
+    }
+
     fn submit_block(&mut self, key: Key) -> Step {
         let Some(task) = self.tasks.get_mut(key) else { return Step::Wait };
         let (Some(op), Some(lun)) = (task.op, task.lun.and_then(|lun| self.luns.get_mut(lun))) else {
@@ -202,6 +238,7 @@ impl<F: Fabric> Shard<F> {
         let (extent, transfer) = (op.extent(), &task.transfer);
         let (kind, offset_bytes, len_bytes) = match op {
             BlockOp::Flush { .. } => (Op::Flush, extent.offset_bytes(), extent.len_bytes()),
+            BlockOp::Unmap { .. } => (Op::Unmap, extent.offset_bytes(), extent.len_bytes()),
             BlockOp::Read { .. } | BlockOp::Write { .. } => {
                 // A buffer may end within a block; the device reads all of it.
                 let whole = u64::from(transfer.chunk).next_multiple_of(u64::from(extent.block_bytes));
@@ -212,11 +249,10 @@ impl<F: Fabric> Shard<F> {
                 (kind, extent.offset_bytes() + u64::from(transfer.done), whole)
             }
         };
-        let (region, region_offset) = match (transfer.source, task.buffer, task.slot) {
-            (Source::Slot, BufferRef::Immediate { offset, .. }, Some(slot)) => {
-                (lun.slot_region, Slots::offset(slot) + usize::from(offset))
-            }
-            _ => (lun.pool_region, transfer.piece.map_or(0, |piece| piece.offset + transfer.chunk_at)),
+        let (source, region_offset) = task.chunk_place();
+        let region = match source {
+            Source::Slot => lun.slot_region,
+            Source::Pool => lun.pool_region,
         };
         let id = IoId(Tag::Block.bits(key));
         match lun.queue.submit(Io { id, op: kind, offset_bytes, len_bytes, region, region_offset }) {
@@ -291,6 +327,7 @@ impl<F: Fabric> Shard<F> {
         task.phase = match task.op {
             Some(BlockOp::Read { .. }) => Phase::Deliver,
             Some(BlockOp::Write { .. }) => chunk_done(task),
+            Some(BlockOp::Unmap { .. }) => Phase::List,
             Some(BlockOp::Flush { .. }) | None => Phase::Respond,
         };
         if task.phase == Phase::Respond
@@ -333,6 +370,11 @@ impl<F: Fabric> Shard<F> {
         self.free(key);
         self.resume(now, channel);
     }
+}
+
+/// The next phase when data-OUT of a chunk are here.
+pub(super) fn fetched(task: &Task) -> Phase {
+    if task.list_next.is_some() { Phase::List } else { Phase::Block }
 }
 
 /// The next phase after a chunk, or after all.

@@ -6,6 +6,7 @@ use reactors::slab::Key;
 use reactors::time::Time;
 
 use super::fence::{FenceId, Range};
+use super::slots::Slots;
 use super::stages::{Class, Kind, Laps, Stage};
 use crate::scsi::{BlockOp, Outcome};
 use crate::srp::Direction;
@@ -24,6 +25,8 @@ pub enum Phase {
     Chunk,
     /// RDMA READs the chunk from the initiator.
     Fetch,
+    /// Takes the next operation from its parameter list.
+    List,
     /// Hands the chunk (or an operation without data) to the block device.
     Block,
     /// RDMA WRITEs the chunk to the initiator.
@@ -143,6 +146,8 @@ pub struct Task {
     pub command_bytes: u64,
     /// What the block device does for it.
     pub op: Option<BlockOp>,
+    /// Its data-OUT are a parameter list of operations; the next one is this.
+    pub list_next: Option<u16>,
     /// Parameter data that wait for memory.
     pub parameters: Option<Box<[u8]>>,
     /// How its data move.
@@ -164,7 +169,7 @@ impl Phase {
     #[inline]
     pub fn stage(self) -> Option<Stage> {
         match self {
-            Phase::Memory | Phase::Chunk => None,
+            Phase::Memory | Phase::Chunk | Phase::List => None,
             Phase::Table | Phase::Fetch => Some(Stage::Read),
             Phase::Block => Some(Stage::Backend),
             Phase::Deliver | Phase::Flush | Phase::Respond => Some(Stage::Response),
@@ -179,7 +184,7 @@ impl Task {
         let kind = match self.op {
             Some(BlockOp::Read { .. }) => Kind::Read,
             Some(BlockOp::Write { .. }) => Kind::Write,
-            Some(BlockOp::Flush { .. }) | None => Kind::Other,
+            Some(BlockOp::Flush { .. } | BlockOp::Unmap { .. }) | None => Kind::Other,
         };
         Class::of(kind, self.transfer.total)
     }
@@ -193,10 +198,20 @@ impl Task {
         }
     }
 
+    /// Where the bytes of the chunk lie: in which memory, and at which offset in bytes.
+    pub fn chunk_place(&self) -> (Source, usize) {
+        match (self.transfer.source, self.buffer, self.slot) {
+            (Source::Slot, BufferRef::Immediate { offset, .. }, Some(slot)) => {
+                (Source::Slot, Slots::offset(slot) + usize::from(offset))
+            }
+            _ => (Source::Pool, self.transfer.piece.map_or(0, |piece| piece.offset + self.transfer.chunk_at)),
+        }
+    }
+
     /// The range of the medium that its block operation changes.
     pub fn changed_range(&self) -> Option<Range> {
         match self.op? {
-            BlockOp::Write { extent, .. } => {
+            BlockOp::Write { extent, .. } | BlockOp::Unmap { extent } => {
                 Some(Range { offset_bytes: extent.offset_bytes(), len_bytes: extent.len_bytes() })
             }
             BlockOp::Read { .. } | BlockOp::Flush { .. } => None,
@@ -249,6 +264,7 @@ impl Task {
             buffer: BufferRef::None,
             command_bytes: 0,
             op: None,
+            list_next: None,
             parameters: None,
             transfer: Transfer::default(),
             outcome: Outcome::GOOD,

@@ -7,7 +7,7 @@ use reactors::time::Time;
 use super::drain::Why;
 use super::fabric::Fabric;
 use super::limits::READ_BYTES;
-use super::pipeline::{Step, chunk_done, wait};
+use super::pipeline::{Step, chunk_done, fetched, wait};
 use super::shard::Shard;
 use super::slots::Slots;
 use super::task::{Phase, Source, Task};
@@ -36,7 +36,7 @@ impl<F: Fabric> Shard<F> {
                 self.slots.put(slot);
                 self.counts.slots_rescued += 1;
             }
-            task.phase = Phase::Block;
+            task.phase = fetched(task);
             return Step::On;
         }
         while let Some(task) = self.tasks.get_mut(key) {
@@ -45,7 +45,7 @@ impl<F: Fabric> Shard<F> {
                 if transfer.reads_in_flight > 0 {
                     return Step::Wait;
                 }
-                task.phase = Phase::Block;
+                task.phase = fetched(task);
                 return Step::On;
             }
             let window = self.channels.get(task.channel).is_some_and(|c| c.reads_in_flight < c.max_reads);

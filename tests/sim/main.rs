@@ -16,3 +16,4 @@ mod random;
 mod stages;
 mod tasks;
 mod transfer;
+mod unmap;

@@ -18,6 +18,7 @@ use srpoll::initiator::{
 use srpoll::rdma::soft::Device;
 use srpoll::wire::scsi::cdb::{Cdb, ReadWrite};
 use srpoll::wire::scsi::sense::{Asc, Sense, SenseKey};
+use srpoll::wire::scsi::unmap::{self, UnmapDescriptor};
 use srpoll::wire::srp::{RawLun, TaskAttribute};
 
 use crate::options::Options;
@@ -25,7 +26,7 @@ use crate::options::Options;
 /// How long an I/O that met a busy logical unit waits, and how often.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const MAX_TRIES: u32 = 5000;
-/// The session's own buffers carry only what finds out about the logical unit.
+/// The session's own buffers carry only what finds out about the logical unit, and lists of UNMAP.
 const OWN_BUFFER_BYTES: u32 = 4096;
 /// How many failures are told in words.
 const TOLD: u32 = 8;
@@ -37,11 +38,19 @@ pub(crate) enum Direction {
     Write = 1,
     /// SYNCHRONIZE CACHE of the whole logical unit.
     Sync = 2,
+    /// UNMAP.
+    Trim = 3,
 }
 
 impl Direction {
     pub(crate) fn of(number: i32) -> Option<Direction> {
-        [Direction::Read, Direction::Write, Direction::Sync].into_iter().find(|it| *it as i32 == number)
+        let all = [Direction::Read, Direction::Write, Direction::Sync, Direction::Trim];
+        all.into_iter().find(|it| *it as i32 == number)
+    }
+
+    /// Whether it has data in the caller's memory.
+    fn has_data(self) -> bool {
+        matches!(self, Direction::Read | Direction::Write)
     }
 
     fn name(self) -> &'static str {
@@ -49,6 +58,7 @@ impl Direction {
             Direction::Read => "READ",
             Direction::Write => "WRITE",
             Direction::Sync => "SYNCHRONIZE CACHE",
+            Direction::Trim => "UNMAP",
         }
     }
 }
@@ -69,7 +79,7 @@ struct Io {
     offset: u64,
     /// Where in the lent memory its data are.
     at: usize,
-    len_bytes: u32,
+    len_bytes: u64,
     user: u64,
     tries: u32,
     not_before: Time,
@@ -144,6 +154,11 @@ impl Driver {
         self.info.max_transfer_blocks.map_or(u32::MAX, |most| most.saturating_mul(self.info.block_bytes))
     }
 
+    /// The longest UNMAP in bytes; 0 if the logical unit has none.
+    pub(crate) fn max_trim_bytes(&self) -> u64 {
+        u64::from(self.info.max_unmap_blocks) * u64::from(self.info.block_bytes)
+    }
+
     /// Registers memory for data; gives its address.
     pub(crate) fn memory(&mut self, len_bytes: usize) -> anyhow::Result<u64> {
         let region = self.session.lend(len_bytes.max(1))?;
@@ -162,18 +177,23 @@ impl Driver {
         len: u64,
         user: u64,
     ) -> Result<(), i32> {
-        let (mut at, mut len_bytes) = (0, 0);
-        if direction != Direction::Sync {
-            let block = u64::from(self.info.block_bytes);
-            let whole = len.is_multiple_of(block) && offset.is_multiple_of(block);
-            if len == 0 || !whole || len > u64::from(self.max_io_bytes()) {
-                return Err(libc::EINVAL);
-            }
-            let start = self.memory.as_ref().map_or(u64::MAX, Region::addr);
-            at = data.checked_sub(start).ok_or(libc::EFAULT)? as usize;
-            len_bytes = len as u32;
+        let most = match direction {
+            Direction::Read | Direction::Write => self.max_io_bytes().into(),
+            Direction::Trim => self.max_trim_bytes(),
+            Direction::Sync => 0,
+        };
+        let block = u64::from(self.info.block_bytes);
+        let whole = len.is_multiple_of(block) && offset.is_multiple_of(block);
+        if direction != Direction::Sync && (len == 0 || !whole || len > most) {
+            return Err(libc::EINVAL);
         }
-        let io = Io { direction, offset, at, len_bytes, user, tries: 0, not_before: Time::ZERO };
+        let at = if direction.has_data() {
+            let start = self.memory.as_ref().map_or(u64::MAX, Region::addr);
+            data.checked_sub(start).ok_or(libc::EFAULT)? as usize
+        } else {
+            0
+        };
+        let io = Io { direction, offset, at, len_bytes: len, user, tries: 0, not_before: Time::ZERO };
         if self.session.state() != SessionState::Live {
             return Err(libc::ENOTCONN);
         }
@@ -188,10 +208,18 @@ impl Driver {
 
     fn post(&mut self, now: Time, slot: SlotId, io: Io) -> Result<(), i32> {
         let block = u64::from(self.info.block_bytes);
-        let rw = ReadWrite::plain(io.offset / block, (u64::from(io.len_bytes) / block) as u32);
+        let (lba, blocks) = (io.offset / block, (io.len_bytes / block) as u32);
+        let rw = ReadWrite::plain(lba, blocks);
         let (cdb, transfer) = match io.direction {
-            Direction::Read => (Cdb::Read(rw), Transfer::In(io.len_bytes)),
-            Direction::Write => (Cdb::Write(rw), Transfer::Out(io.len_bytes)),
+            Direction::Read => (Cdb::Read(rw), Transfer::In(io.len_bytes as u32)),
+            Direction::Write => (Cdb::Write(rw), Transfer::Out(io.len_bytes as u32)),
+            Direction::Trim => {
+                let list = unmap::emit_one(UnmapDescriptor { lba, blocks });
+                let filled = self.session.fill(slot, list.len(), |bytes| bytes.copy_from_slice(&list));
+                filled.map_err(|_| libc::EFAULT)?;
+                let list_bytes = list.len() as u16;
+                (Cdb::Unmap { anchor: false, list_bytes }, Transfer::Out(list_bytes.into()))
+            }
             Direction::Sync => {
                 // No blocks: all of them.
                 let all = Cdb::SynchronizeCache { sixteen: true, lba: 0, blocks: 0, immed: false };
@@ -201,7 +229,12 @@ impl Driver {
         let lun = RawLun(self.info.lun.emit());
         let command =
             Command { lun, cdb: cdb.emit(), transfer, attribute: TaskAttribute::Simple, user: io.user };
-        match self.session.post_lent(now, slot, &command, io.at) {
+        let posted = if io.direction.has_data() {
+            self.session.post_lent(now, slot, &command, io.at)
+        } else {
+            self.session.post(now, slot, &command)
+        };
+        match posted {
             Ok(()) => {
                 self.flying[slot.index()] = Some(io);
                 Ok(())
@@ -318,11 +351,12 @@ mod tests {
             ("SRPOLL_READ = 0", Direction::Read),
             ("SRPOLL_WRITE = 1", Direction::Write),
             ("SRPOLL_SYNC = 2", Direction::Sync),
+            ("SRPOLL_TRIM = 3", Direction::Trim),
         ] {
             assert!(header.contains(name), "{name}");
             assert_eq!(Direction::of(direction as i32), Some(direction));
         }
-        assert_eq!(Direction::of(3), None);
+        assert_eq!(Direction::of(4), None);
     }
 
     #[test]

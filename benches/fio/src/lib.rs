@@ -35,6 +35,7 @@ pub struct RawInfo {
     bytes: u64,
     block_bytes: u32,
     max_io_bytes: u32,
+    max_trim_bytes: u64,
     channels: u32,
 }
 
@@ -88,6 +89,7 @@ pub unsafe extern "C" fn srpoll_open(
                 bytes: found.len_bytes(),
                 block_bytes: found.block_bytes,
                 max_io_bytes: driver.max_io_bytes(),
+                max_trim_bytes: driver.max_trim_bytes(),
                 channels: driver.channels(),
             };
             // SAFETY: as the caller promises.

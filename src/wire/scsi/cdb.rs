@@ -32,6 +32,8 @@ pub mod opcode {
     pub const WRITE_10: u8 = 0x2a;
     /// SYNCHRONIZE CACHE(10) (SBC-3, 5.26).
     pub const SYNCHRONIZE_CACHE_10: u8 = 0x35;
+    /// UNMAP (SBC-3, 5.28).
+    pub const UNMAP: u8 = 0x42;
     /// MODE SENSE(10) (SPC-4, 6.14).
     pub const MODE_SENSE_10: u8 = 0x5a;
     /// READ(16) (SBC-3, 5.13).
@@ -179,6 +181,13 @@ pub enum Cdb {
         /// IMMED: answer at once.
         immed: bool,
     },
+    /// These blocks are not needed any more; which, says a parameter list.
+    Unmap {
+        /// ANCHOR.
+        anchor: bool,
+        /// PARAMETER LIST LENGTH, bytes.
+        list_bytes: u16,
+    },
     /// Which logical units are there?
     ReportLuns {
         /// SELECT REPORT.
@@ -242,6 +251,7 @@ impl Cdb {
                 blocks: u32_at(b, 10),
                 immed: b[1] & 2 != 0,
             },
+            opcode::UNMAP => Cdb::Unmap { anchor: b[1] & 1 != 0, list_bytes: u16_at(b, 7) },
             opcode::REPORT_LUNS => Cdb::ReportLuns { select: b[2], allocation: u32_at(b, 6) },
             _ => return None,
         })
@@ -349,6 +359,11 @@ impl Cdb {
                     b[2..6].copy_from_slice(&(lba as u32).to_be_bytes());
                     b[7..9].copy_from_slice(&(blocks as u16).to_be_bytes());
                 }
+            }
+            Cdb::Unmap { anchor, list_bytes } => {
+                b[0] = opcode::UNMAP;
+                b[1] = u8::from(anchor);
+                b[7..9].copy_from_slice(&list_bytes.to_be_bytes());
             }
             Cdb::ReportLuns { select, allocation } => {
                 b[0] = opcode::REPORT_LUNS;

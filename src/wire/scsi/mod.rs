@@ -12,6 +12,7 @@
 //! * [`mode`]: mode parameter headers, block descriptors and pages
 //! * [`capacity`]: READ CAPACITY parameter data
 //! * [`luns`]: REPORT LUNS parameter data
+//! * [`unmap`]: UNMAP parameter lists
 
 pub mod capacity;
 pub mod cdb;
@@ -22,4 +23,5 @@ pub mod mode;
 mod params;
 pub mod sense;
 pub mod status;
+pub mod unmap;
 pub mod vpd;

@@ -238,6 +238,9 @@ pub struct Provisioning {
 }
 
 impl Provisioning {
+    /// PROVISIONING TYPE of a thin medium.
+    pub const THIN: u8 = 2;
+
     /// Writes page B2.
     pub fn emit(&self, out: &mut [u8], peripheral: u8) -> usize {
         let mut page = open(out, peripheral, page::LOGICAL_BLOCK_PROVISIONING);

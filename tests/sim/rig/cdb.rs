@@ -42,6 +42,10 @@ fn ten(opcode: u8, lba: u32, blocks: u16) -> [u8; 16] {
     cdb
 }
 
+pub fn unmap(list_bytes: u16) -> [u8; 16] {
+    ten(0x42, 0, list_bytes)
+}
+
 pub fn read_10(lba: u32, blocks: u16) -> [u8; 16] {
     ten(0x28, lba, blocks)
 }
