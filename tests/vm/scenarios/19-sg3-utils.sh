@@ -1,4 +1,4 @@
-# sg3-utils: sg_inq sg_vpd sg_luns sg_readcap sg_turs sg_modes sg_sync sg_requests sg_start, and residuals by sg_raw.
+# sg3-utils: sg_inq sg_vpd sg_luns sg_readcap sg_turs sg_modes sg_sync sg_requests sg_start sg_unmap, and residuals by sg_raw.
 boot a
 serve --lun malloc:64M --lun "uring:$(new_file disk 64M),ro"
 guest a <<'GUEST'
@@ -25,6 +25,15 @@ says 'Received 4 bytes' sg_raw -r 4 "$dev" 12 00 00 00 04 00
 # Unknown operation codes, bad fields, and addresses beyond the end.
 says 'Invalid command operation code' sg_raw "$dev" c0 00 00 00 00 00
 says 'Logical block address out of range' sg_raw -r 1024 "$dev" 28 00 00 01 ff ff 00 00 02 00
+
+# Unmapped blocks read as zeroes, and their neighbours stay: by UNMAP itself, then by a discard of the block layer.
+dd if=/dev/urandom of="$dev" bs=4k count=64 oflag=direct conv=notrunc 2>/dev/null
+dd if="$dev" of=/tmp/before bs=4k count=64 iflag=direct 2>/dev/null
+sg_unmap --force --lba=8 --num=8 "$dev"
+blkdiscard --offset 65536 --length 65536 "$dev"
+dd if=/dev/zero of=/tmp/before bs=4k seek=1 count=1 conv=notrunc 2>/dev/null
+dd if=/dev/zero of=/tmp/before bs=4k seek=16 count=16 conv=notrunc 2>/dev/null
+dd if="$dev" bs=4k count=64 iflag=direct 2>/dev/null | cmp - /tmp/before || fail "other blocks than the unmapped ones are zeroes"
 
 # The other LUN is read-only.
 says 'wp=1' sg_modes "$(disk 1)"
