@@ -19,7 +19,7 @@ fio_verify reorder --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=51
 netem_both duplicate 5%
 fio_verify duplicate --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-64k --iodepth=16 --offset=16m --size=2m
 netem_both delay 4ms 3ms
-fio_verify jitter --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-4k --iodepth=2 --offset=24m --size=128k
+fio_verify jitter --filename="$(disk 0)" --direct=1 --rw=randwrite --bs=512 --iodepth=2 --offset=24m --size=48k
 netem_off
 fate "$before" "reordering, doubles and jitter by netem"
 rxe_counters
