@@ -204,7 +204,7 @@ fn a_thousand_connects_leave_nothing() {
         (0, ended),
         "each login ended, in time"
     );
-    assert!(stats.get("silent_peers") > 0);
+    assert!(stats.get("ended_silent") > 0);
     let log = target.log();
     assert!(!log.contains("panicked") && !log.contains(" ERROR "), "{log}");
     assert_eq!(target.stop(Duration::from_secs(30)).0, Some(0));

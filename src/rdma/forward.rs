@@ -31,6 +31,21 @@ macro_rules! verbs_of_engine {
         ) -> Result<$crate::rdma::verbs::CqId, $crate::rdma::verbs::VerbsError> {
             self.$engine.create_cq(depth)
         }
+        fn destroy_cq(
+            &mut self,
+            cq: $crate::rdma::verbs::CqId,
+        ) -> Result<(), $crate::rdma::verbs::VerbsError> {
+            self.$engine.destroy_cq(cq)
+        }
+        fn destroy_srq(
+            &mut self,
+            srq: $crate::rdma::verbs::SrqId,
+        ) -> Result<(), $crate::rdma::verbs::VerbsError> {
+            self.$engine.destroy_srq(srq)
+        }
+        fn posted_srq_recvs(&self, srq: $crate::rdma::verbs::SrqId) -> Option<u32> {
+            self.$engine.posted_srq_recvs(srq)
+        }
         fn create_srq(
             &mut self,
             pd: $crate::rdma::verbs::PdId,

@@ -515,8 +515,22 @@ pub trait Device {
     fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError>;
     /// A new completion queue of `depth` entries.
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError>;
+    /// Ends a completion queue.
+    ///
+    /// # Errors
+    /// `Busy` while a queue pair completes there.
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError>;
     /// A new shared receive queue of `depth` entries.
     fn create_srq(&mut self, pd: PdId, depth: u32) -> Result<SrqId, VerbsError>;
+    /// Ends a shared receive queue; what is posted there ends without completions, and its memory is
+    /// not touched any more. It may block: no queue pair is served while a queue has none.
+    ///
+    /// # Errors
+    /// `Busy` while a queue pair receives there.
+    fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError>;
+    /// How many receives are posted to a shared receive queue and not taken; `None` if the device
+    /// cannot say.
+    fn posted_srq_recvs(&self, srq: SrqId) -> Option<u32>;
     /// Arms the limit event: fires once when fewer than `limit` receives are posted; 0 disarms.
     fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError>;
     /// A new queue pair in RESET with a random, unused QPN.

@@ -1,7 +1,5 @@
 //! A channel on the target's side: what each IU of the peer asks for.
 
-use std::fmt;
-
 use super::credit::TargetCredit;
 use super::descriptors::{BufferError, BufferRef, data_of};
 use super::login::ChannelParams;
@@ -11,90 +9,6 @@ use super::{Direction, SenseCode};
 use crate::wire::srp::{
     Cmd, CmdError, InitiatorLogout, Opcode, RawLun, Tag, TargetLogout, TaskAttribute, TaskMgmt,
 };
-
-/// The life of a channel; it only goes up (ib_srpt's `enum rdma_ch_state`).
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ChannelState {
-    /// Accepted; the peer has not shown that it knows.
-    Connecting,
-    /// IUs are executed.
-    Live,
-    /// A DREQ is on its way, or came.
-    Disconnecting,
-    /// The QP is in ERR; what was posted comes back.
-    Draining,
-    /// Nothing is posted any more: the QP can go.
-    Disconnected,
-}
-
-/// What happens to a channel.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum ChannelEvent {
-    /// RTU, or the first IU before it.
-    Established,
-    /// We or the peer end it.
-    Disconnect,
-    /// Its QP goes to ERR.
-    Close,
-    /// All that was posted has come back.
-    Drained,
-}
-
-/// A move that the table does not have.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a channel in state {state} cannot take {event:?}")]
-pub struct IllegalMove {
-    /// Where the channel was, and still is.
-    pub state: ChannelState,
-    /// What was to happen.
-    pub event: ChannelEvent,
-}
-
-impl ChannelState {
-    /// All states, upwards.
-    pub const ALL: [ChannelState; 5] = [
-        ChannelState::Connecting,
-        ChannelState::Live,
-        ChannelState::Disconnecting,
-        ChannelState::Draining,
-        ChannelState::Disconnected,
-    ];
-
-    /// The state after `event`. An event that comes late changes nothing: of two closers that
-    /// race, one moves the state and the other one sees that it did not.
-    pub const fn after(self, event: ChannelEvent) -> Result<ChannelState, IllegalMove> {
-        use ChannelEvent as E;
-        use ChannelState as S;
-        Ok(match (self, event) {
-            (S::Connecting, E::Established) => S::Live,
-            (S::Connecting | S::Live, E::Disconnect) => S::Disconnecting,
-            (S::Connecting | S::Live | S::Disconnecting, E::Close) => S::Draining,
-            (S::Draining, E::Drained) => S::Disconnected,
-            (S::Connecting | S::Live | S::Disconnecting, E::Drained) => {
-                return Err(IllegalMove { state: self, event });
-            }
-            _ => self,
-        })
-    }
-}
-
-impl ChannelEvent {
-    /// All events.
-    pub const ALL: [ChannelEvent; 4] =
-        [ChannelEvent::Established, ChannelEvent::Disconnect, ChannelEvent::Close, ChannelEvent::Drained];
-}
-
-impl fmt::Display for ChannelState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            ChannelState::Connecting => "connecting",
-            ChannelState::Live => "live",
-            ChannelState::Disconnecting => "disconnecting",
-            ChannelState::Draining => "draining",
-            ChannelState::Disconnected => "disconnected",
-        })
-    }
-}
 
 /// A command to execute.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -201,8 +115,6 @@ pub enum Inbound<'a> {
     },
     /// An answer that we asked for; nothing to do.
     Expected,
-    /// The channel is on its way out: the IU is not looked at.
-    Closing,
     /// Count, log, disconnect.
     Violation(Violation),
 }
@@ -220,15 +132,13 @@ pub struct ChannelCounts {
     pub overlapped: u64,
     /// IUs that end the channel.
     pub violations: u64,
-    /// IUs that came too late.
-    pub closing: u64,
 }
 
-/// A channel on the target's side.
+/// A channel on the target's side, from its login to its end. Whether it is still in use is known to
+/// whoever has its queue pair; the IUs of one that is not are not for it.
 #[derive(Debug)]
 pub struct Channel {
     params: ChannelParams,
-    state: ChannelState,
     credit: TargetCredit,
     tags: TagTable,
     /// CRED_REQs and AER_REQs that were sent and not answered.
@@ -237,11 +147,10 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A channel in CONNECTING with what its login agreed on.
+    /// A channel with what its login agreed on.
     pub fn new(params: ChannelParams) -> Self {
         Channel {
             params,
-            state: ChannelState::Connecting,
             credit: TargetCredit::new(params.credits),
             // A tag in use holds a credit, so there are never more.
             tags: TagTable::new(params.credits as usize),
@@ -253,11 +162,6 @@ impl Channel {
     /// What its login agreed on.
     pub fn params(&self) -> &ChannelParams {
         &self.params
-    }
-
-    /// Its state.
-    pub fn state(&self) -> ChannelState {
-        self.state
     }
 
     /// Its credits.
@@ -275,22 +179,9 @@ impl Channel {
         &self.tags
     }
 
-    /// Moves the state; gives whether it changed.
-    pub fn apply(&mut self, event: ChannelEvent) -> Result<bool, IllegalMove> {
-        let next = self.state.after(event)?;
-        let changed = next != self.state;
-        self.state = next;
-        Ok(changed)
-    }
-
-    /// What the IU in `bytes` asks for. An IU in CONNECTING shows that the peer is up: call
-    /// [`apply`](Self::apply) with `Established` first.
+    /// What the IU in `bytes` asks for.
     #[inline]
     pub fn on_iu<'a>(&mut self, bytes: &'a [u8]) -> Inbound<'a> {
-        if self.state > ChannelState::Live {
-            self.counts.closing += 1;
-            return Inbound::Closing;
-        }
         let inbound = self.read(bytes).unwrap_or_else(Inbound::Violation);
         match inbound {
             Inbound::Command(_) => self.counts.commands += 1,
@@ -298,7 +189,7 @@ impl Channel {
             Inbound::Malformed { .. } => self.counts.malformed += 1,
             Inbound::Overlapped { .. } => self.counts.overlapped += 1,
             Inbound::Violation(_) => self.counts.violations += 1,
-            Inbound::Logout { .. } | Inbound::Expected | Inbound::Closing => {}
+            Inbound::Logout { .. } | Inbound::Expected => {}
         }
         inbound
     }

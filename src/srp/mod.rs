@@ -6,7 +6,7 @@
 //!
 //! Target:
 //! * [`login`]: whether a login is accepted, and with what parameters
-//! * [`channel`]: what an IU on a live channel asks for; its state table
+//! * [`channel`]: what an IU on a live channel asks for
 //! * [`credit`]: the request limit, as both sides count it; [`tags`]: tags in use
 //! * [`descriptors`]: which remote pieces cover a range of a data buffer
 //! * [`answer`]: building SRP_RSP; [`residual`]: how much was not transferred

@@ -6,6 +6,8 @@ use reactors::slab::Key;
 use reactors::time::Time;
 
 use super::fabric::Fabric;
+use super::limits::ORPHANS_AT_MOST;
+use super::message::Message;
 use super::shard::Shard;
 use super::task::{Ending, Phase, Source};
 use super::wr::Tag;
@@ -107,11 +109,14 @@ impl<F: Fabric> Shard<F> {
             return;
         }
         self.counts.orphans += 1;
-        // Its information unit is not needed any more, unless its data lie there: then the slot
-        // stays, and with it the credit that stands for the slot.
-        let keeps_slot = task.transfer.source == Source::Slot && task.op.is_some_and(|op| op.is_write());
-        self.detach(key);
+        // Its information unit is not needed any more, unless its data lie there: then the slot stays,
+        // and with it the credit that stands for the slot. So it is, too, where orphans have taken all
+        // places that they may have beside the tasks of living channels.
+        let in_slot = task.transfer.source == Source::Slot && task.op.is_some_and(|op| op.is_write());
+        let keeps_slot = in_slot || self.loose >= ORPHANS_AT_MOST;
+        self.detach(key, keeps_slot);
         if !keeps_slot {
+            self.loose += 1;
             self.return_credit(key);
             if let Some(slot) = self.tasks.get_mut(key).and_then(|task| task.slot.take()) {
                 self.slots.put(slot);
@@ -119,17 +124,22 @@ impl<F: Fabric> Shard<F> {
         }
     }
 
-    /// The channel counts the task no more; its tag is free.
-    fn detach(&mut self, key: Key) {
+    /// The channel counts the task no more; its tag is free. The promise of its receive slot goes
+    /// back to the channel, or stays with the task.
+    pub(super) fn detach(&mut self, key: Key, keeps_slot: bool) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         if !std::mem::take(&mut task.attached) {
             return;
         }
-        let tagged = std::mem::take(&mut task.tagged);
+        task.backed = keeps_slot;
+        let (tagged, tag, place) = (std::mem::take(&mut task.tagged), task.tag, task.place);
         let Some(channel) = self.channels.get_mut(task.channel) else { return };
-        channel.tasks -= 1;
+        channel.backed += u32::from(keeps_slot);
         if tagged {
-            channel.srp.end(task.tag);
+            channel.srp.end(tag);
+        }
+        if let Some(moved) = channel.roll.leave(place).and_then(|moved| self.tasks.get_mut(moved)) {
+            moved.place = place;
         }
     }
 
@@ -148,7 +158,7 @@ impl<F: Fabric> Shard<F> {
     /// A task is over: everything it holds goes back.
     pub(super) fn free(&mut self, key: Key) {
         let was_attached = self.tasks.get(key).is_some_and(|task| task.attached);
-        self.detach(key);
+        self.detach(key, false);
         self.return_credit(key);
         self.leave_lun(key);
         let Some(task) = self.tasks.remove(key) else { return };
@@ -157,7 +167,22 @@ impl<F: Fabric> Shard<F> {
         }
         if let Some(slot) = task.slot {
             self.slots.put(slot);
-            self.slot_is_back(was_attached, task.channel);
+        }
+        if task.backed {
+            self.promise_is_back(task.channel);
+        } else if !was_attached {
+            self.loose -= 1;
+        }
+    }
+
+    /// A task that kept the promise of a receive slot has ended: the promise is its channel's again,
+    /// or nobody's if that is gone.
+    fn promise_is_back(&mut self, channel: Key) {
+        if let Some(channel) = self.channels.get_mut(channel) {
+            channel.backed -= 1;
+        } else {
+            self.slots.ungrant(1);
+            self.peers.send(0, Message::SlotsBack { shard: self.index, slots: 1 });
         }
     }
 

@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use reactors::time::Time;
 
 use super::access::InitiatorId;
-use super::drain::Why;
+use super::epilogue::Epilogue;
 use super::limits::{CONTROL_SLOTS, MAX_CREDITS, MAX_IT_IU_BYTES, MAX_TI_IU_BYTES, MIN_CREDITS};
-use super::message::{Admission, Admitted, ChannelRef, Message, Peers};
+use super::message::{Admission, Admitted, ChannelRef, Message, Peers, Tally};
 use super::nexus::{Nexus, NexusId};
 use super::snapshot::Snapshot;
+use super::why::Why;
 use crate::rdma::verbs::{
-    ConnEnd, ConnId, ConnReply, ConnRequest, Connections, Farewell, PrivateData, Service,
+    ConnEnd, ConnId, ConnReply, ConnRequest, Connections, Farewell, Path, PrivateData, Service,
 };
 use crate::scsi::Condition;
 use crate::srp::login::{Accepted, LoginContext, LoginLimits, Refusal, decide, resolved};
@@ -36,6 +37,17 @@ struct Membership {
     channels: Vec<(ConnId, ChannelRef)>,
     logins: u32,
     next_index: u32,
+    epilogue: Epilogue,
+}
+
+impl Membership {
+    /// Tells of channels that have ended, if it is time.
+    fn tell(&mut self, now: Time, id: &NexusId) {
+        let left = self.channels.len();
+        if let Some(told) = self.epilogue.due(now, left) {
+            told.log(id, left);
+        }
+    }
 }
 
 /// A login in progress.
@@ -65,8 +77,8 @@ enum Seat {
         nexus: NexusId,
         /// Where it lives.
         channel: ChannelRef,
-        /// Our address.
-        local: IpAddr,
+        /// The addresses.
+        path: Path,
     },
 }
 
@@ -150,10 +162,19 @@ impl Acceptor {
         self.seats.is_empty() && self.leaving.is_empty()
     }
 
-    /// A channel ends from our side: its peer is being told.
-    pub fn on_dying(&mut self, conn: ConnId) {
-        if let Some(Seat::Seated { local, .. }) = self.seats.get(&conn) {
-            self.leaving.insert(conn, *local);
+    /// The end of a channel begins.
+    pub fn on_ending(&mut self, conn: ConnId, why: Why, cut: u32) {
+        if let Some(Seat::Seated { nexus, path, .. }) = self.seats.get(&conn)
+            && let Some(members) = self.nexuses.get_mut(nexus)
+        {
+            members.epilogue.begins(conn, why, path.remote, cut);
+        }
+    }
+
+    /// The peer of a channel is being told of the end.
+    pub fn on_leaving(&mut self, conn: ConnId) {
+        if let Some(Seat::Seated { path, .. }) = self.seats.get(&conn) {
+            self.leaving.insert(conn, path.local);
         }
     }
 
@@ -174,7 +195,7 @@ impl Acceptor {
             Seat::Waiting(login) | Seat::Admitting(login) | Seat::Abandoned(login) => {
                 login.request.path.local == address
             }
-            Seat::Seated { local, .. } => *local == address,
+            Seat::Seated { path, .. } => path.local == address,
         });
         seated || self.leaving.values().any(|local| *local == address)
     }
@@ -323,7 +344,13 @@ impl Acceptor {
             for entry in &desk.snapshot.luns {
                 nexus.attention(entry.lun).raise(Condition::PowerOn);
             }
-            Membership { nexus: Arc::new(nexus), channels: Vec::new(), logins: 0, next_index: 0 }
+            Membership {
+                nexus: Arc::new(nexus),
+                channels: Vec::new(),
+                logins: 0,
+                next_index: 0,
+                epilogue: Epilogue::default(),
+            }
         });
         members.logins += 1;
         let mut waits = 0;
@@ -332,7 +359,8 @@ impl Acceptor {
             for entry in &desk.snapshot.luns {
                 members.nexus.attention(entry.lun).raise(Condition::NexusLoss);
             }
-            for (_, channel) in &members.channels {
+            for (other, channel) in &members.channels {
+                members.epilogue.begins(*other, Why::Replaced, request.path.remote, 0);
                 let end = Message::End { channel: channel.key, why: Why::Replaced, for_login: Some(conn) };
                 desk.peers.send(channel.shard, end);
                 waits += 1;
@@ -439,8 +467,8 @@ impl Acceptor {
         };
         members.logins -= 1;
         members.channels.push((conn, admitted.channel));
-        let local = login.request.path.local;
-        self.seats.insert(conn, Seat::Seated { nexus: login.nexus, channel: admitted.channel, local });
+        let path = login.request.path;
+        self.seats.insert(conn, Seat::Seated { nexus: login.nexus, channel: admitted.channel, path });
         let reply = ConnReply {
             qpn: admitted.qpn,
             starting_psn: admitted.starting_psn,
@@ -475,14 +503,14 @@ impl Acceptor {
             Some(Seat::Admitting(login)) => {
                 self.seats.insert(conn, Seat::Abandoned(login));
             }
-            Some(Seat::Seated { nexus, channel, local }) => {
+            Some(Seat::Seated { nexus, channel, path }) => {
                 let why = match why {
                     ConnEnd::PeerDisconnected | ConnEnd::Disconnected => Why::PeerGone,
                     ConnEnd::Replaced => Why::Forgotten,
                     ConnEnd::Timeout | ConnEnd::Rejected { .. } => Why::NotEstablished,
                 };
                 peers.send(channel.shard, Message::End { channel: channel.key, why, for_login: None });
-                self.seats.insert(conn, Seat::Seated { nexus, channel, local });
+                self.seats.insert(conn, Seat::Seated { nexus, channel, path });
             }
             Some(abandoned @ Seat::Abandoned(_)) => {
                 self.seats.insert(conn, abandoned);
@@ -499,14 +527,23 @@ impl Acceptor {
     }
 
     /// A channel is gone; `slots` of its receive slots are free again.
-    pub fn on_gone(&mut self, conn: ConnId, channel: ChannelRef, slots: u32) {
+    pub fn on_gone(&mut self, now: Time, conn: ConnId, channel: ChannelRef, slots: u32, tally: Tally) {
         self.slots_left[channel.shard] += slots;
         self.channels[channel.shard] -= 1;
         let Some(Seat::Seated { nexus, .. }) = self.seats.remove(&conn) else { return };
         self.count_seating();
         if let Some(members) = self.nexuses.get_mut(&nexus) {
             members.channels.retain(|(other, _)| *other != conn);
+            members.epilogue.is_over(now, conn, tally);
+            members.tell(now, &nexus);
             self.forget_if_empty(&nexus);
+        }
+    }
+
+    /// Tells of channels that have ended while their sessions go on.
+    pub fn tell_of_ends(&mut self, now: Time) {
+        for (id, members) in &mut self.nexuses {
+            members.tell(now, id);
         }
     }
 

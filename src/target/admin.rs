@@ -8,13 +8,13 @@ use std::time::Duration;
 use reactors::time::Time;
 
 use super::access::InitiatorId;
-use super::drain::{Life, Why};
 use super::fabric::Fabric;
 use super::handle::{ChannelInfo, Command, EndingInfo, Reply, ReplySlot, Request, SessionId, ShardStats};
 use super::limits::CHUNK_BYTES;
 use super::message::Message;
 use super::shard::{Shard, target_info};
 use super::snapshot::Snapshot;
+use super::why::Why;
 use crate::rdma::verbs::{Farewell, ListenerId, Service};
 use crate::scsi::Condition;
 
@@ -223,11 +223,11 @@ impl<F: Fabric> Shard<F> {
         let ending: Vec<_> = self
             .channels
             .iter()
-            .filter(|(_, channel)| channel.life.takes_ius() && (overdue || channel.tasks == 0))
-            .map(|(key, channel)| (key, channel.tasks))
+            .filter(|(_, channel)| channel.life.takes_ius() && (overdue || channel.roll.is_empty()))
+            .map(|(key, channel)| (key, channel.roll.len()))
             .collect();
         for (key, tasks) in ending {
-            leaving.cut += tasks as usize;
+            leaving.cut += tasks;
             self.end_channel(now, key, Why::ShutDown);
         }
         let told = self.acceptor.as_ref().is_none_or(|acceptor| acceptor.is_empty());
@@ -248,14 +248,14 @@ impl<F: Fabric> Shard<F> {
                 qpn: channel.qpn.get(),
                 local: channel.path.local,
                 peer: channel.path.remote,
-                state: life_word(channel.life),
-                ending: channel.drain.as_ref().map(|(drain, why)| EndingInfo {
-                    why: why.to_string(),
-                    since_ms: now.since(drain.since).as_millis() as u64,
-                    waits_for: drain.missing(channel.tasks as usize),
+                state: channel.life.word(),
+                ending: channel.exit.as_ref().map(|exit| EndingInfo {
+                    why: exit.why.to_string(),
+                    since_ms: now.since(exit.drain.since).as_millis() as u64,
+                    waits_for: exit.drain.missing(channel.roll.len()),
                 }),
                 credits: channel.srp.credit().granted(),
-                commands: channel.tasks,
+                commands: channel.roll.len() as u32,
                 commands_total: channel.srp.counts().commands,
                 read_bytes: channel.read_bytes,
                 written_bytes: channel.written_bytes,
@@ -268,33 +268,23 @@ impl<F: Fabric> Shard<F> {
 
     fn stats(&self) -> ShardStats {
         let slots = self.slots.counts();
-        let c = &self.counts;
-        let mut counters = vec![
-            ("commands", c.commands),
-            ("task_management", c.task_management),
-            ("malformed", c.malformed),
-            ("violations", c.violations),
-            ("late_receives", c.late_receives),
-            ("stale_completions", c.stale_completions),
-            ("aborted", c.aborted),
-            ("tmf_failed", c.tmf_failed),
-            ("orphans", c.orphans),
-            ("block_errors", c.block_errors),
-            ("channels_ended", c.channels_ended),
-            ("drains_overdue", c.drains_overdue),
-            ("silent_peers", c.silent_peers),
-            ("memory_waits", c.memory_waits),
-            ("window_waits", c.window_waits),
-            ("credit_requests", c.credit_requests),
-            ("slots_rescued", c.slots_rescued),
+        let mut counters = self.counts.named();
+        counters.extend([
+            ("channels_draining", self.draining.len() as u64),
+            ("qps_retiring", self.retirements.len() as u64),
+            ("qps_spare", self.spares.len() as u64),
+            ("qps_cooling", self.spares.cooling() as u64),
+            ("orphans_now", self.tasks.iter().filter(|(_, task)| !task.attached).count() as u64),
             ("memory_free_bytes", self.pool.free_bytes() as u64),
             ("memory_bytes", self.pool.capacity_bytes() as u64),
             ("recv_total", slots.total.into()),
             ("recv_held", slots.held.into()),
             ("recv_granted", slots.granted.into()),
             ("recv_memory_bytes", self.slots.region().len_bytes() as u64),
+            ("recv_posts", slots.posts),
+            ("recv_returns", slots.returns),
             ("idle_channel_bytes", Self::idle_channel_bytes() as u64),
-        ];
+        ]);
         if let Some(acceptor) = &self.acceptor {
             counters.push(("logins_accepted", acceptor.counts.accepted));
             counters.push(("logins_refused", acceptor.counts.refused));
@@ -319,15 +309,4 @@ impl<F: Fabric> Shard<F> {
 
 fn session_id(nexus: &super::nexus::NexusId) -> SessionId {
     SessionId { initiator: InitiatorId(nexus.initiator.0), target: nexus.target.0 }
-}
-
-fn life_word(life: Life) -> &'static str {
-    match life {
-        Life::Connecting => "connecting",
-        Life::Live => "live",
-        Life::Draining => "draining",
-        Life::Quiescing => "quiescing",
-        Life::Flushed => "flushed",
-        Life::Destroyed => "destroyed",
-    }
 }

@@ -46,7 +46,14 @@ impl<F: Fabric> Shard<F> {
             granted += channel.slots;
             compare(findings, &format!("{name} by its QPN"), self.by_qpn.get(&channel.qpn), Some(&key));
             let attached = mine().filter(|task| task.attached).count() as u32;
-            compare(findings, &format!("tasks of {name}"), channel.tasks, attached);
+            compare(findings, &format!("tasks of {name}"), channel.roll.len() as u32, attached);
+            let places = (0..).map_while(|place| channel.roll.get(place));
+            let placed = places.enumerate().filter(|&(place, key)| {
+                self.tasks.get(key).is_some_and(|task| task.attached && task.place == place as u32)
+            });
+            compare(findings, &format!("places in the roll of {name}"), placed.count() as u32, attached);
+            let backed = mine().filter(|task| task.backed).count() as u32;
+            compare(findings, &format!("promises kept beside {name}"), channel.backed, backed);
             let tagged = mine().filter(|task| task.tagged).count();
             compare(findings, &format!("tags of {name}"), channel.srp.tags().len(), tagged);
             let credited = mine().filter(|task| task.credited).count() as u32;
@@ -54,10 +61,11 @@ impl<F: Fabric> Shard<F> {
             let reads: u32 = mine().map(|task| u32::from(task.transfer.reads_in_flight)).sum();
             compare(findings, &format!("READs of {name}"), channel.reads_in_flight.into(), reads);
         }
-        // What outlives its channel with its slot keeps the promise of that slot.
-        let orphaned =
-            |task: &super::task::Task| task.slot.is_some() && self.channels.get(task.channel).is_none();
+        // What outlives its channel may keep the promise of a slot.
+        let orphaned = |task: &super::task::Task| task.backed && self.channels.get(task.channel).is_none();
         granted += self.tasks.iter().filter(|(_, task)| orphaned(task)).count() as u32;
+        let loose = self.tasks.iter().filter(|(_, task)| !task.attached && !task.backed).count();
+        compare(findings, "tasks without a promise", self.loose, loose);
         compare(findings, "receive slots granted", self.slots.counts().granted, granted);
     }
 
@@ -89,6 +97,7 @@ impl<F: Fabric> Shard<F> {
         none("receive slots not posted", (slots.total - slots.posted) as usize);
         none("receive slots granted", slots.granted as usize);
         none("channels that drain", self.draining.len());
+        none("queue pairs that retire", self.retirements.len());
         none("task management functions that wait here", self.endings.len());
         none("task management functions in progress", self.managements.len());
         none("responses that are due", usize::from(!self.responses.is_empty()));

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use reactors::slab::Key;
 use reactors::time::Time;
 
-use super::drain::{Drain, Life, LifeEvent, Why};
+use super::drain::Drain;
+use super::life::Life;
+use super::limits::QUIESCE_WITHIN;
 use super::nexus::Nexus;
+use super::why::Why;
 use crate::rdma::verbs::{ConnId, Path, QpId};
 use crate::srp;
 use crate::wire::num::Qpn;
@@ -15,6 +18,72 @@ use crate::wire::num::Qpn;
 /// Work requests without a completion of their own, after which one is signaled all the same, so
 /// that the provider can free send queue entries (IBTA vol. 1, 10.8.6).
 const SIGNAL_EVERY: u32 = 16;
+
+/// The tasks of a channel, so that its end need not look at all tasks of the shard. A task knows its
+/// place here.
+#[derive(Debug, Default)]
+pub struct Roll {
+    tasks: Vec<Key>,
+}
+
+impl Roll {
+    /// Room for `tasks` without an allocation.
+    pub fn new(tasks: u32) -> Roll {
+        Roll { tasks: Vec::with_capacity(tasks as usize) }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// The task at a place.
+    pub fn get(&self, place: usize) -> Option<Key> {
+        self.tasks.get(place).copied()
+    }
+
+    /// The last one.
+    pub fn last(&self) -> Option<Key> {
+        self.tasks.last().copied()
+    }
+
+    /// Takes a task in; gives its place.
+    pub fn enter(&mut self, task: Key) -> u32 {
+        self.tasks.push(task);
+        self.tasks.len() as u32 - 1
+    }
+
+    /// Lets the task at `place` go; gives the one that has its place now, if any.
+    pub fn leave(&mut self, place: u32) -> Option<Key> {
+        self.tasks.swap_remove(place as usize);
+        self.get(place as usize)
+    }
+}
+
+/// Why a channel ends, and how far its end is.
+#[derive(Debug)]
+pub struct Exit {
+    /// Why.
+    pub why: Why,
+    /// What it waits for.
+    pub drain: Drain,
+    /// Tasks at the beginning of the roll that have not been told to end.
+    pub untold: usize,
+    /// Logins that wait until they all have.
+    pub logins: Vec<ConnId>,
+}
+
+impl Exit {
+    /// An end that begins now, with so many tasks in progress.
+    pub fn new(now: Time, why: Why, tasks: usize) -> Exit {
+        Exit { why, drain: Drain::new(now, QUIESCE_WITHIN), untold: tasks, logins: Vec::new() }
+    }
+}
 
 /// One channel.
 pub struct Channel {
@@ -24,6 +93,8 @@ pub struct Channel {
     pub qp: QpId,
     /// The number of its queue pair.
     pub qpn: Qpn,
+    /// Room of its queue pair's send queue.
+    pub max_send_wr: u32,
     /// The addresses.
     pub path: Path,
     /// The nexus it belongs to.
@@ -36,10 +107,12 @@ pub struct Channel {
     pub slots: u32,
     /// Where its queue pair is in its life.
     pub life: Life,
-    /// The waits of its end, and why it ends.
-    pub drain: Option<(Drain, Why)>,
+    /// Its end, once that has begun.
+    pub exit: Option<Box<Exit>>,
     /// Tasks that belong to it.
-    pub tasks: u32,
+    pub roll: Roll,
+    /// Tasks that it has forgotten and that keep the promise of a receive slot until they end.
+    pub backed: u32,
     /// RDMA READs in flight.
     pub reads_in_flight: u8,
     /// RDMA READs that the peer answers at a time.
@@ -67,6 +140,10 @@ pub struct ChannelSeed {
     pub qp: QpId,
     /// The number of its queue pair.
     pub qpn: Qpn,
+    /// Room of its queue pair's send queue.
+    pub max_send_wr: u32,
+    /// The life of its queue pair so far.
+    pub life: Life,
     /// The addresses.
     pub path: Path,
     /// The nexus it belongs to.
@@ -93,9 +170,11 @@ impl Channel {
             index: seed.index,
             srp: srp::channel::Channel::new(seed.params),
             slots: seed.slots,
-            life: Life::Connecting,
-            drain: None,
-            tasks: 0,
+            max_send_wr: seed.max_send_wr,
+            life: seed.life,
+            exit: None,
+            roll: Roll::new(seed.slots),
+            backed: 0,
             reads_in_flight: 0,
             max_reads: seed.max_reads.max(1),
             waiting: VecDeque::new(),
@@ -104,22 +183,6 @@ impl Channel {
             since: now,
             read_bytes: 0,
             written_bytes: 0,
-        }
-    }
-
-    /// Moves the life along; an illegal move is a bug of ours, is logged and changes nothing.
-    pub fn advance(&mut self, event: LifeEvent) -> bool {
-        match self.life.next(event) {
-            Ok(next) => {
-                let moved = next != self.life;
-                self.life = next;
-                moved
-            }
-            Err(illegal) => {
-                tracing::error!(qpn = %self.qpn, %illegal, "a channel was moved against its table");
-                debug_assert!(false, "{illegal}");
-                false
-            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! How a channel's queue pair is drained: the table of its life, and the waits as plain values.
+//! How a channel's queue pair is drained: the waits as plain values.
 //!
 //! The fast path's share is one branch on a completion's status; all the rest happens in the slow
 //! lane. A queue pair that failed goes to the error state, which flushes both its queues:
@@ -11,145 +11,28 @@
 //!   empty, then LAST_WQE_REACHED or 100 ms are awaited, then it is polled empty again. The event
 //!   is a hint: rxe of kernel 6.1 never sends it, 6.12 several times and early.
 //!
-//! Block operations of the channel are cancelled and awaited too. A deadline always ends the wait.
+//! A marker that completes with success was carried out: the queue pair never went to ERR. It is
+//! moved again, with a new marker; one that stays is destroyed. Block operations of the channel are
+//! cancelled and awaited too. A deadline always ends the wait.
 
 use std::time::Duration;
 
 use reactors::time::Time;
 
-/// How long the receive side is given after the marker when no event comes.
-pub const LAST_WQE_GRACE: Duration = Duration::from_millis(100);
+use super::limits::{LAST_WQE_WAIT, MARKERS_AT_MOST};
 
-/// Where a channel's queue pair is in its life.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Life {
-    /// Accepted; neither RTU nor data have come.
-    Connecting,
-    /// In use.
-    Live,
-    /// Failed or asked to end: takes no new information units.
-    Draining,
-    /// In ERR with the marker posted: waiting for flushes and block operations.
-    Quiescing,
-    /// Everything is back; the queue pair can go.
-    Flushed,
-    /// Gone.
-    Destroyed,
-}
-
-/// What moves a queue pair along.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum LifeEvent {
-    /// RTU or the first data came.
-    Established,
-    /// Something ended the channel.
-    End,
-    /// The queue pair is in ERR and the marker is posted (or posting it was refused).
-    MarkerPosted,
-    /// Marker, receive side and tasks are back.
-    Quiet,
-    /// The deadline passed.
-    Overdue,
-    /// The queue pair was destroyed.
-    Destroyed,
-}
-
-/// All states, for tables.
-pub const LIVES: [Life; 6] =
-    [Life::Connecting, Life::Live, Life::Draining, Life::Quiescing, Life::Flushed, Life::Destroyed];
-/// All events, for tables.
-pub const LIFE_EVENTS: [LifeEvent; 6] = [
-    LifeEvent::Established,
-    LifeEvent::End,
-    LifeEvent::MarkerPosted,
-    LifeEvent::Quiet,
-    LifeEvent::Overdue,
-    LifeEvent::Destroyed,
-];
-
-/// An event that the state does not know.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{event:?} in state {state:?}")]
-pub struct IllegalLife {
-    /// The state.
-    pub state: Life,
-    /// The event.
-    pub event: LifeEvent,
-}
-
-impl Life {
-    /// The state after `event`.
-    pub const fn next(self, event: LifeEvent) -> Result<Life, IllegalLife> {
-        use Life::*;
-        use LifeEvent as E;
-        Ok(match (self, event) {
-            (Connecting | Live, E::Established) => Live,
-            (Connecting | Live, E::End) => Draining,
-            // Ending is idempotent: several things notice the same death.
-            (Draining | Quiescing | Flushed, E::End) => self,
-            (Draining, E::MarkerPosted) => Quiescing,
-            (Quiescing, E::Quiet | E::Overdue) => Flushed,
-            (Flushed, E::Destroyed) => Destroyed,
-            (state, event) => return Err(IllegalLife { state, event }),
-        })
-    }
-
-    /// Whether information units are taken.
-    pub const fn takes_ius(self) -> bool {
-        matches!(self, Life::Connecting | Life::Live)
-    }
-}
-
-/// Why a channel ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// The initiator sent DREQ.
-    PeerGone,
-    /// The initiator sent SRP_I_LOGOUT.
-    LoggedOut,
-    /// A newer login of the same nexus with SINGLE replaced it.
-    Replaced,
-    /// The peer has forgotten the connection: it asked for a new one with the same queue pair.
-    Forgotten,
-    /// A work request failed.
-    WorkRequest(crate::rdma::verbs::WcStatus),
-    /// The provider reported an error of the queue pair.
-    QueuePair,
-    /// The peer showed no sign of life.
-    Silent(Duration),
-    /// The login was never completed by the initiator.
-    NotEstablished,
-    /// The initiator broke the protocol.
-    Violation(String),
-    /// An administrator ended the session.
-    Kicked,
-    /// The listener or the target is being removed, or srpoll stops.
-    ShutDown,
-}
-
-impl std::fmt::Display for Why {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Why::PeerGone | Why::LoggedOut => f.write_str("the initiator logged out"),
-            Why::Replaced => f.write_str("a new login of the same initiator replaced it"),
-            Why::Forgotten => f.write_str("the initiator has forgotten it and connects anew"),
-            Why::WorkRequest(status) => write!(f, "a work request failed: {status:?}"),
-            Why::QueuePair => f.write_str("the queue pair failed"),
-            Why::Silent(time) => write!(f, "the initiator has been silent for {:.1} s", time.as_secs_f64()),
-            Why::NotEstablished => f.write_str("the initiator did not complete the login"),
-            Why::Violation(what) => write!(f, "the initiator broke the protocol: {what}"),
-            Why::Kicked => f.write_str("an administrator ended it"),
-            Why::ShutDown => f.write_str("the target is shutting down"),
-        }
-    }
-}
-
-impl Why {
-    /// Whether the end is our decision (or the queue pair's), so that the peer is to be told; not
-    /// if the connection manager said that the connection is over.
-    pub const fn is_ours(&self) -> bool {
-        !matches!(self, Why::Forgotten | Why::NotEstablished | Why::PeerGone)
-    }
+/// Where the marker is.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Marker {
+    /// To be posted.
+    Wanted,
+    /// Posted.
+    Out,
+    /// Flushed, or refused: nothing is on the send queue any more.
+    Back {
+        /// From when on the receive side counts as quiet without the event.
+        grace_ends: Time,
+    },
 }
 
 /// The waits of one drain.
@@ -158,11 +41,11 @@ pub struct Drain {
     /// When it began.
     pub since: Time,
     deadline: Time,
-    marker_wanted: bool,
-    marker_back: bool,
+    marker: Marker,
+    markers: u32,
     last_wqe: bool,
-    /// From when on the receive side counts as quiet without the event.
-    grace_ends: Time,
+    /// How often the completion queue had been polled empty when the receive side went quiet.
+    empties_before: Option<u64>,
 }
 
 /// What a drain waits for.
@@ -182,34 +65,44 @@ impl Drain {
         Drain {
             since: now,
             deadline: now + limit,
-            marker_wanted: false,
-            marker_back: false,
+            marker: Marker::Wanted,
+            markers: 0,
             last_wqe: false,
-            grace_ends: Time::NEVER,
+            empties_before: None,
         }
     }
 
-    /// The send queue had no room for the marker: it is to be posted later.
-    pub fn marker_wanted(&mut self) {
-        self.marker_wanted = true;
-    }
-
-    /// Whether the marker is still to be posted.
+    /// Whether the marker is to be posted.
     pub fn wants_marker(&self) -> bool {
-        self.marker_wanted
+        self.marker == Marker::Wanted
     }
 
-    /// The marker is posted after all.
+    /// The marker is posted.
     pub fn marker_posted(&mut self) {
-        self.marker_wanted = false;
+        self.marker = Marker::Out;
+        self.markers += 1;
     }
 
-    /// The marker's completion came, or it could not be posted: the send queue is empty.
+    /// The marker was flushed, or it could not be posted: the send queue is empty.
     pub fn marker_back(&mut self, now: Time) {
-        if !self.marker_back {
-            self.marker_back = true;
-            self.grace_ends = now + LAST_WQE_GRACE;
+        if !matches!(self.marker, Marker::Back { .. }) {
+            self.marker = Marker::Back { grace_ends: now + LAST_WQE_WAIT };
         }
+    }
+
+    /// The marker was carried out, so the queue pair is not in ERR. Whether to move it there once
+    /// more and to post another one; if not, the drain is overdue.
+    pub fn marker_succeeded(&mut self, now: Time) -> bool {
+        if self.marker != Marker::Out {
+            return false;
+        }
+        let again = self.markers < MARKERS_AT_MOST;
+        if again {
+            self.marker = Marker::Wanted;
+        } else {
+            self.deadline = now;
+        }
+        again
     }
 
     /// LAST_WQE_REACHED came. It may come early, late, twice or never.
@@ -217,28 +110,42 @@ impl Drain {
         self.last_wqe = true;
     }
 
-    /// What to do now, while `tasks` of the channel are not back.
-    pub fn step(&self, now: Time, tasks: usize) -> Step {
-        let receive_side_quiet = self.marker_back && (self.last_wqe || now >= self.grace_ends);
-        if receive_side_quiet && tasks == 0 {
-            Step::Quiet
-        } else if now >= self.deadline {
-            Step::Overdue
-        } else if receive_side_quiet || !self.marker_back {
-            Step::Wait(self.deadline)
-        } else {
-            Step::Wait(self.grace_ends.min(self.deadline))
+    /// What to do now, while `tasks` of the channel are not back; `empties` counts how often the
+    /// completion queue was polled empty so far.
+    pub fn step(&mut self, now: Time, tasks: usize, empties: u64) -> Step {
+        let overdue = now >= self.deadline;
+        let Marker::Back { grace_ends } = self.marker else {
+            return if overdue { Step::Overdue } else { Step::Wait(self.deadline) };
+        };
+        if !self.last_wqe && now < grace_ends {
+            return if overdue { Step::Overdue } else { Step::Wait(grace_ends.min(self.deadline)) };
+        }
+        let before = *self.empties_before.get_or_insert(empties);
+        match (empties > before, tasks) {
+            (true, 0) => Step::Quiet,
+            _ if overdue => Step::Overdue,
+            // The queue is polled in the next turn.
+            (false, _) => Step::Wait(now),
+            (true, _) => Step::Wait(self.deadline),
         }
     }
 
-    /// What is missing, in words for the log.
+    /// What is missing, in words for the log and for `srp_get_sessions`; empty if nothing is.
     pub fn missing(&self, tasks: usize) -> String {
         let mut missing = Vec::new();
-        if !self.marker_back {
-            missing.push("the flush of its send queue".to_owned());
+        match self.marker {
+            Marker::Back { .. } => {
+                if !self.last_wqe && self.empties_before.is_none() {
+                    missing.push("the last of its receives".to_owned());
+                }
+            }
+            Marker::Wanted if self.markers > 0 => missing.push("its queue pair to go to ERR".to_owned()),
+            Marker::Wanted | Marker::Out => missing.push("the flush of its send queue".to_owned()),
         }
-        if tasks > 0 {
-            missing.push(format!("{tasks} tasks"));
+        match tasks {
+            0 => {}
+            1 => missing.push("1 task".to_owned()),
+            _ => missing.push(format!("{tasks} tasks")),
         }
         missing.join(" and ")
     }
@@ -252,57 +159,80 @@ mod tests {
         Time::from_nanos(ms * 1_000_000)
     }
 
-    #[test]
-    fn table_of_lives() {
-        let mut table = String::new();
-        for state in LIVES {
-            for event in LIFE_EVENTS {
-                if let Ok(next) = state.next(event) {
-                    table += &format!("{state:?} + {event:?} -> {next:?}\n");
-                }
-            }
-        }
-        assert_eq!(
-            table,
-            "Connecting + Established -> Live\n\
-             Connecting + End -> Draining\n\
-             Live + Established -> Live\n\
-             Live + End -> Draining\n\
-             Draining + End -> Draining\n\
-             Draining + MarkerPosted -> Quiescing\n\
-             Quiescing + End -> Quiescing\n\
-             Quiescing + Quiet -> Flushed\n\
-             Quiescing + Overdue -> Flushed\n\
-             Flushed + End -> Flushed\n\
-             Flushed + Destroyed -> Destroyed\n"
-        );
+    /// A drain that began at 0 and has its marker posted.
+    fn posted(limit_ms: u64) -> Drain {
+        let mut drain = Drain::new(at(0), Duration::from_millis(limit_ms));
+        assert!(drain.wants_marker());
+        drain.marker_posted();
+        drain
     }
 
     #[test]
     fn quiet_needs_marker_receive_side_and_tasks() {
-        let mut drain = Drain::new(at(0), Duration::from_secs(8));
-        assert_eq!(drain.step(at(1), 0), Step::Wait(at(8000)));
+        let mut drain = posted(8000);
+        assert_eq!(drain.step(at(1), 0, 1), Step::Wait(at(8000)));
         drain.last_wqe(); // early: proves nothing about the send side
-        assert_eq!(drain.step(at(2), 0), Step::Wait(at(8000)));
+        assert_eq!(drain.step(at(2), 0, 2), Step::Wait(at(8000)));
         drain.marker_back(at(3));
-        assert_eq!(drain.step(at(3), 2), Step::Wait(at(8000)));
-        assert_eq!(drain.step(at(3), 0), Step::Quiet);
+        assert_eq!(drain.step(at(3), 2, 3), Step::Wait(at(3)), "the queue is polled empty once more");
+        assert_eq!(drain.step(at(4), 2, 4), Step::Wait(at(8000)));
+        assert_eq!(drain.step(at(5), 0, 5), Step::Quiet);
+    }
+
+    #[test]
+    fn a_completion_queue_that_is_never_empty_proves_nothing() {
+        let mut drain = posted(8000);
+        drain.last_wqe();
+        drain.marker_back(at(3));
+        for ms in 3..8000 {
+            assert_eq!(drain.step(at(ms), 0, 17), Step::Wait(at(ms)));
+        }
+        assert_eq!(drain.step(at(8000), 0, 17), Step::Overdue);
     }
 
     #[test]
     fn without_the_event_the_grace_decides() {
-        let mut drain = Drain::new(at(0), Duration::from_secs(8));
+        let mut drain = posted(8000);
         drain.marker_back(at(10));
         drain.marker_back(at(50)); // a second flush does not prolong it
-        assert_eq!(drain.step(at(11), 0), Step::Wait(at(110)));
-        assert_eq!(drain.step(at(110), 0), Step::Quiet);
+        assert_eq!(drain.step(at(11), 0, 1), Step::Wait(at(110)));
+        assert_eq!(drain.missing(0), "the last of its receives");
+        assert_eq!(drain.step(at(110), 0, 2), Step::Wait(at(110)));
+        assert_eq!(drain.step(at(110), 0, 3), Step::Quiet);
+        assert_eq!(drain.missing(0), "");
+    }
+
+    #[test]
+    fn the_event_may_come_twice_and_late() {
+        let mut drain = posted(8000);
+        drain.marker_back(at(10));
+        drain.last_wqe();
+        drain.last_wqe();
+        assert_eq!(drain.step(at(11), 0, 1), Step::Wait(at(11)));
+        drain.last_wqe();
+        assert_eq!(drain.step(at(12), 0, 2), Step::Quiet);
+    }
+
+    #[test]
+    fn a_marker_that_is_carried_out_is_posted_again_and_not_for_ever() {
+        let mut drain = posted(8000);
+        for _ in 1..MARKERS_AT_MOST {
+            assert!(drain.marker_succeeded(at(1)) && drain.wants_marker());
+            assert_eq!(drain.missing(0), "its queue pair to go to ERR");
+            assert!(!drain.marker_succeeded(at(1)), "one marker, one answer");
+            drain.marker_posted();
+        }
+        assert!(!drain.marker_succeeded(at(2)));
+        assert_eq!(drain.step(at(2), 0, 9), Step::Overdue);
     }
 
     #[test]
     fn the_deadline_always_ends_it() {
-        let drain = Drain::new(at(0), Duration::from_secs(1));
-        assert_eq!(drain.step(at(999), 1), Step::Wait(at(1000)));
-        assert_eq!(drain.step(at(1000), 1), Step::Overdue);
+        let mut drain = posted(1000);
+        assert_eq!(drain.step(at(999), 1, 1), Step::Wait(at(1000)));
+        assert_eq!(drain.step(at(1000), 1, 2), Step::Overdue);
         assert_eq!(drain.missing(3), "the flush of its send queue and 3 tasks");
+        drain.marker_back(at(1000));
+        assert_eq!(drain.step(at(1001), 0, 3), Step::Overdue);
     }
 }

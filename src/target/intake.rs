@@ -3,16 +3,15 @@
 use reactors::slab::Key;
 use reactors::time::Time;
 
-use super::drain::{LifeEvent, Why};
 use super::fabric::Fabric;
 use super::limits::CHUNK_BYTES;
-use super::message::Message;
 use super::shard::Shard;
 use super::slots::Slots;
 use super::task::{Phase, Source, Task, TaskSeed, Transfer};
+use super::why::Why;
 use crate::rdma::verbs::{Wc, WcStatus};
 use crate::scsi::{self, Call, Condition, Demand, Outcome, Plan, Unit};
-use crate::srp::channel::{ChannelEvent, Command, Inbound};
+use crate::srp::channel::{Command, Inbound};
 use crate::srp::descriptors::BufferRef;
 use crate::srp::task::Owner;
 use crate::srp::{Direction, SenseCode};
@@ -44,36 +43,6 @@ impl<F: Fabric> Shard<F> {
         };
         self.on_data_first(key);
         self.on_information_unit(now, key, slot, wc.len_bytes);
-    }
-
-    /// The peer has shown that it is up, by data before its RTU maybe.
-    pub(super) fn on_data_first(&mut self, key: Key) {
-        let Some(channel) = self.channels.get_mut(key) else { return };
-        if channel.life == super::drain::Life::Connecting {
-            let conn = channel.conn;
-            self.on_established(key);
-            self.peers.send(0, Message::DataFirst { conn });
-        }
-    }
-
-    /// The connection is established.
-    pub(super) fn on_established(&mut self, key: Key) {
-        let Some(channel) = self.channels.get_mut(key).filter(|channel| channel.life.takes_ius()) else {
-            return;
-        };
-        if let Err(illegal) = channel.srp.apply(ChannelEvent::Established) {
-            tracing::error!(%illegal, "an SRP channel was moved against its table");
-        }
-        if channel.advance(LifeEvent::Established) {
-            tracing::info!(
-                shard = self.index,
-                qpn = %channel.qpn,
-                initiator = %channel.nexus.id.initiator,
-                peer = %channel.path.remote,
-                channel = channel.index,
-                "logged in"
-            );
-        }
     }
 
     fn on_information_unit(&mut self, now: Time, key: Key, slot: u32, iu_bytes: u32) {
@@ -123,7 +92,7 @@ impl<F: Fabric> Shard<F> {
                 self.slots.put(slot);
                 self.end_channel(now, key, Why::LoggedOut);
             }
-            Inbound::Expected | Inbound::Closing => self.slots.put(slot),
+            Inbound::Expected => self.slots.put(slot),
             Inbound::Violation(violation) => {
                 self.slots.put(slot);
                 self.counts.violations += 1;
@@ -136,17 +105,17 @@ impl<F: Fabric> Shard<F> {
     fn new_task(&mut self, now: Time, seed: TaskSeed, tagged: bool) -> Option<Key> {
         let (channel, slot, tag) = (seed.channel, seed.slot, seed.tag);
         let Ok(key) = self.tasks.insert(Task::new(seed, now)) else {
-            // As many tasks as receive slots: a task always finds a place while its slot is held.
+            // A task finds a place as long as its slot is promised to somebody: see `Limits::tasks`.
             debug_assert!(false, "no place for a task although its slot was free");
             self.slots.put(slot);
             return None;
         };
-        let channel = self.channels.get_mut(channel)?;
-        channel.tasks += 1;
+        let (channel, task) = (self.channels.get_mut(channel)?, self.tasks.get_mut(key)?);
+        task.place = channel.roll.enter(key);
         if tagged {
             let registered = channel.srp.begin(tag, key.slot);
             debug_assert!(registered.is_ok(), "{registered:?}");
-            self.tasks.get_mut(key)?.tagged = registered.is_ok();
+            task.tagged = registered.is_ok();
         }
         Some(key)
     }
@@ -292,7 +261,6 @@ fn owned(inbound: Inbound<'_>) -> Inbound<'static> {
         Inbound::TaskManagement { request, action } => Inbound::TaskManagement { request, action },
         Inbound::Logout { tag } => Inbound::Logout { tag },
         Inbound::Expected => Inbound::Expected,
-        Inbound::Closing => Inbound::Closing,
         Inbound::Violation(violation) => Inbound::Violation(violation),
     }
 }

@@ -51,8 +51,21 @@ pub const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 pub const TMF_ANSWER_WITHIN: Duration = Duration::from_secs(4);
 /// How long the reaper waits for LAST_WQE_REACHED, which rxe of kernel 6.1 never sends.
 pub const LAST_WQE_WAIT: Duration = Duration::from_millis(100);
-/// How long a QP may stay in one state of the drain before it is destroyed and counted.
+/// How long a QP may take to drain before it is destroyed and counted.
 pub const QUIESCE_WITHIN: Duration = Duration::from_secs(5);
+/// How often a QP is moved to ERR at most, if its markers show that it does not stay there.
+pub const MARKERS_AT_MOST: u32 = 3;
+/// When a QP that the device has not recycled or destroyed is told of: a firmware command takes
+/// milliseconds, a reset of the adapter some seconds.
+pub const RETIRE_WITHIN: Duration = Duration::from_secs(5);
+/// How long the reaper waits before it asks a device again that has failed; doubled up to a minute.
+pub const RETIRE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Spare QPs that a shard keeps: an initiator with a channel on each of its 64 cores finds them all
+/// when it comes back. Each takes what an idle channel takes, some 20 KiB.
+pub const SPARE_QUEUE_PAIRS: usize = 64;
+/// Tasks that have been given up while a block device had them and that may outnumber the receive
+/// slots; further ones keep the slot that was promised for them.
+pub const ORPHANS_AT_MOST: usize = super::luns::QUEUE_DEPTH;
 
 /// Memory of a shard by default, in bytes.
 pub const DEFAULT_MEMORY_BYTES: usize = 64 << 20;
@@ -132,7 +145,7 @@ pub struct Limits {
     /// Receive slots of a shard's SRQ.
     pub recv_slots: u32,
     /// Tasks of a shard. A command holds a credit until its response, and never more credits
-    /// are granted than there are slots.
+    /// are granted than there are slots; [`ORPHANS_AT_MOST`] may be left of others.
     pub tasks: u32,
     /// Bytes of the data arena: what receive slots and responses leave, in whole chunks.
     pub data_bytes: usize,
@@ -187,7 +200,8 @@ impl Limits {
             .filter(|bytes| (MIN_MEMORY_BYTES..=MAX_MEMORY_BYTES).contains(bytes))
             .ok_or(BadLimits::Memory { got: wishes.memory_bytes })?;
         let recv_slots = (memory_bytes / 4 * 3 / RECV_STRIDE_BYTES).min(MAX_RECV_SLOTS);
-        let left = memory_bytes - recv_region_bytes(recv_slots) - rsp_region_bytes(recv_slots);
+        let tasks = recv_slots + ORPHANS_AT_MOST;
+        let left = memory_bytes - recv_region_bytes(recv_slots) - rsp_region_bytes(tasks);
         count("--max-channels", wishes.max_channels, 65_536)?;
         count("--max-sessions", wishes.max_sessions, 65_536)?;
         // Less than a probe and its answer would call living peers dead.
@@ -196,7 +210,7 @@ impl Limits {
         Ok(Limits {
             memory_bytes,
             recv_slots: recv_slots as u32,
-            tasks: recv_slots as u32,
+            tasks: tasks as u32,
             data_bytes: left / CHUNK_BYTES * CHUNK_BYTES,
             recv_low: recv_slots as u32 / 4,
             max_channels: wishes.max_channels,
@@ -271,9 +285,9 @@ mod tests {
     #[test]
     fn the_default_is_4096_slots_and_the_rest_is_data() {
         let limits = Limits::default();
-        assert_eq!((limits.recv_slots, limits.tasks, limits.recv_low), (4096, 4096, 1024));
+        assert_eq!((limits.recv_slots, limits.tasks, limits.recv_low), (4096, 4352, 1024));
         assert_eq!(limits.recv_region_bytes(), 48 << 20);
-        assert_eq!(limits.chunks(), 61);
+        assert_eq!(limits.chunks(), 60);
     }
 
     #[test]

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use reactors::ring::{Outbox, Sender};
 use reactors::slab::Key;
 
-use super::drain::Why;
 use super::handle::Command;
 use super::nexus::Nexus;
+use super::why::Why;
 use crate::rdma::verbs::{ConnId, ConnRequest};
 use crate::srp::login::ChannelParams;
 use crate::wire::num::{Psn, Qpn};
@@ -56,6 +56,25 @@ pub struct Admitted {
     pub max_rd_atomic: u8,
 }
 
+/// What a channel did in its life.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Commands taken.
+    pub commands: u64,
+    /// Bytes read by the initiator.
+    pub read_bytes: u64,
+    /// Bytes written by the initiator.
+    pub written_bytes: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.commands += other.commands;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+    }
+}
+
 /// From one shard to another.
 #[derive(Debug)]
 pub enum Message {
@@ -95,12 +114,16 @@ pub enum Message {
         /// The connection.
         conn: ConnId,
     },
-    /// To shard 0: the channel is dying from our side; tell the peer.
-    Dying {
+    /// To shard 0: the end of a channel begins. The peer is to be told, unless it knows.
+    Ending {
         /// The connection.
         conn: ConnId,
+        /// Why.
+        why: Why,
+        /// Commands in progress that are cut off.
+        cut: u32,
     },
-    /// To shard 0: the channel is gone, its queue pair too.
+    /// To shard 0: the channel is gone.
     Gone {
         /// The connection.
         conn: ConnId,
@@ -108,6 +131,8 @@ pub enum Message {
         channel: ChannelRef,
         /// Its receive slots that are free again.
         slots: u32,
+        /// What it did in its life.
+        tally: Tally,
     },
     /// To shard 0: receive slots that abandoned block operations held are free again.
     SlotsBack {

@@ -9,22 +9,29 @@
 //! * what a shard owns: [`slots`] (receive memory), [`pool`] (data memory), [`luns`]
 //! * what shards share, off the fast path: [`nexus`] (unit attentions), [`fence`]
 //! * logins on shard 0: [`accept`]; between shards: [`message`]
-//! * ends: [`drain`] (table and waits), `reaper`; task management: [`manage`]
+//! * the life of a queue pair: [`life`] (its table), `admit`, `probe`, [`why`] it ends, [`drain`] (the waits),
+//!   `reaper`, `retire`, [`spares`], `queues`, `events`; what the log tells of it: `epilogue`
+//! * task management: [`manage`]; what is counted: [`counts`]
 //! * how it starts: [`mod@start`]; what it runs on: [`fabric`]; whether its books agree: [`audit`]
 
 mod abort;
 pub mod accept;
 pub mod access;
 mod admin;
+mod admit;
 pub mod audit;
 pub mod channel;
+pub mod counts;
 mod credits;
 pub mod drain;
+mod epilogue;
+mod events;
 pub mod fabric;
 pub mod fence;
 pub mod handle;
 pub mod identity;
 mod intake;
+pub mod life;
 pub mod limits;
 pub mod luns;
 pub mod manage;
@@ -32,16 +39,21 @@ pub mod message;
 pub mod nexus;
 mod pipeline;
 pub mod pool;
+mod probe;
+mod queues;
 mod quiet;
 mod reaper;
 mod respond;
+mod retire;
 pub mod shard;
 pub mod slots;
 pub mod snapshot;
+pub mod spares;
 pub mod stages;
 pub mod start;
 pub mod task;
 mod transfer;
+pub mod why;
 pub mod wr;
 
 pub use start::{TargetError, start};

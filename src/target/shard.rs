@@ -6,7 +6,8 @@
 //!
 //! The concerns live in files of their own, each an `impl Shard`:
 //! `intake` (from a received information unit to a task), `pipeline` (a task's way),
-//! `respond` (batches of responses), `manage` (task management), `reaper` (ends of channels),
+//! `respond` (batches of responses), `manage` (task management), `admit` (logins), `reaper` and
+//! `retire` (ends of channels and of their queue pairs), `events` (what the device says by itself),
 //! `admin` (the control plane).
 
 use std::collections::HashMap;
@@ -27,23 +28,26 @@ use reactors::time::Time;
 use super::accept::{Acceptor, Desk};
 use super::admin::Admin;
 use super::channel::Channel;
+use super::counts::Counts;
 use super::credits::CreditRequests;
-use super::drain::Why;
 use super::fabric::Fabric;
+use super::limits::SPARE_QUEUE_PAIRS;
 use super::luns::{Luns, MAX_LUNS};
 use super::manage::{Ending, Managements};
 use super::message::{Message, Peers};
 use super::pool::Pool;
+use super::queues::Queues;
 use super::quiet::Quiet;
+use super::reaper::Draining;
 use super::respond::Responses;
+use super::retire::Retirements;
 use super::slots::Slots;
 use super::snapshot::Snapshot;
+use super::spares::Spares;
 use super::stages::StageClock;
 use super::task::Task;
 use super::wr::Tag;
-use crate::rdma::verbs::{
-    Access, AsyncEvent, ConnEvent, CqId, PdId, SrqId, VerbsError, Wc, WcOpcode, WcStatus,
-};
+use crate::rdma::verbs::{Access, ConnEvent, PdId, VerbsError, Wc, WcOpcode, WcStatus};
 use crate::scsi::{self, TargetInfo};
 use crate::wire::num::Qpn;
 use crate::wire::scsi::inquiry::ascii_field;
@@ -75,45 +79,6 @@ impl Hasher for QpnHasher {
     fn write_u32(&mut self, value: u32) {
         self.0 = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
-}
-
-/// What a shard counts, since start.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Commands taken.
-    pub commands: u64,
-    /// Task management functions taken.
-    pub task_management: u64,
-    /// Commands answered with CHECK CONDITION because their descriptors lie.
-    pub malformed: u64,
-    /// Channels ended because the initiator broke the protocol.
-    pub violations: u64,
-    /// Receive completions of queue pairs that are unknown or on their way out.
-    pub late_receives: u64,
-    /// Completions that name nothing any more.
-    pub stale_completions: u64,
-    /// Tasks ended by task management or with their channel.
-    pub aborted: u64,
-    /// Task management answered FUNCTION FAILED because a write did not come back in time.
-    pub tmf_failed: u64,
-    /// Block operations given up by their channel or by task management while in progress.
-    pub orphans: u64,
-    /// Block operations that failed.
-    pub block_errors: u64,
-    /// Channels that ended.
-    pub channels_ended: u64,
-    /// Channels whose queue pair could not be drained in time.
-    pub drains_overdue: u64,
-    /// Channels ended because the peer was silent.
-    pub silent_peers: u64,
-    /// Tasks that had to wait for memory.
-    pub memory_waits: u64,
-    /// Tasks that had to wait for the READ window or the send queue.
-    pub window_waits: u64,
-    /// CRED_REQs sent.
-    pub credit_requests: u64,
-    /// Immediate data copied out of their slot: not aligned for the device, or few slots were posted.
-    pub slots_rescued: u64,
 }
 
 /// What a shard is made from.
@@ -158,8 +123,7 @@ pub struct Shard<F: Fabric> {
     pub(super) core: Option<usize>,
     pub(super) fabric: F,
     pub(super) pd: PdId,
-    pub(super) cq: CqId,
-    pub(super) srq: SrqId,
+    pub(super) queues: Queues,
     pub(super) slots: Slots,
     pub(super) pool: Pool,
     pub(super) responses: Responses,
@@ -175,7 +139,12 @@ pub struct Shard<F: Fabric> {
     /// On shard 0 only.
     pub(super) acceptor: Option<Acceptor>,
     /// Channels on their way out.
-    pub(super) draining: Vec<Key>,
+    pub(super) draining: Draining,
+    /// Queue pairs on their way to the spares or to their end.
+    pub(super) retirements: Retirements,
+    pub(super) spares: Spares,
+    /// Tasks that no promise of a receive slot stands for: at a block device, and given up.
+    pub(super) loose: usize,
     /// Task management that waits for tasks to end.
     pub(super) endings: Vec<Ending>,
     pub(super) managements: Managements,
@@ -207,19 +176,19 @@ impl<F: Fabric> Shard<F> {
         let (slot_region, slot_lkey) = local(limits.recv_region_bytes())?;
         let (pool_region, pool_lkey) = local(limits.data_bytes)?;
         let (rsp_region, rsp_lkey) = local(limits.rsp_region_bytes())?;
-        let (credit_region, credit_lkey) = local(CreditRequests::bytes(limits.max_channels as usize))?;
+        let (credit_region, credit_lkey) = local(CreditRequests::bytes(2 * limits.max_channels as usize))?;
         let caps = fabric.caps();
         // Every slot may have a receive completion, and every channel may flush all of its send
         // queue at a time: for the smallest channel 16 entries and three slots.
-        let cq = fabric.create_cq(caps.max_cqe.min(8 * limits.recv_slots))?;
+        let cq_depth = caps.max_cqe.min(8 * limits.recv_slots);
+        let cq = fabric.create_cq(cq_depth)?;
         let srq = fabric.create_srq(pd, limits.recv_slots)?;
         let tasks = limits.tasks as usize;
         let mut shard = Shard {
             index: seed.index,
             core: seed.core,
             pd,
-            cq,
-            srq,
+            queues: Queues::new(cq, cq_depth, srq),
             slots: Slots::new(slot_region, slot_lkey, srq, limits.recv_slots),
             pool: Pool::new(pool_region, pool_lkey, tasks),
             responses: Responses::new(rsp_region, rsp_lkey, tasks),
@@ -235,7 +204,10 @@ impl<F: Fabric> Shard<F> {
             acceptor: (seed.index == 0)
                 .then(|| Acceptor::new(seed.peers.shards(), limits.recv_slots, seed.seatings)),
             peers: seed.peers,
-            draining: Vec::new(),
+            draining: Draining::default(),
+            retirements: Retirements::default(),
+            spares: Spares::new(caps.recycling, SPARE_QUEUE_PAIRS.min(limits.max_channels as usize)),
+            loose: 0,
             endings: Vec::new(),
             managements: Managements::default(),
             admin: Admin::default(),
@@ -280,13 +252,14 @@ impl<F: Fabric> Shard<F> {
         let mut batch = [empty; BATCH];
         let mut taken = 0;
         for _ in 0..BATCHES_A_TURN {
-            let count = self.fabric.poll_cq(self.cq, &mut batch);
+            let count = self.fabric.poll_cq(self.queues.cq, &mut batch);
             self.stage_clock.batch();
             for wc in &batch[..count] {
                 self.on_work_completion(now, wc);
             }
             taken += count;
             if count < BATCH {
+                self.queues.empties += 1;
                 break;
             }
         }
@@ -305,7 +278,7 @@ impl<F: Fabric> Shard<F> {
             Some((Tag::DataRead, task)) => self.on_data_read(now, task, ok),
             Some((Tag::TableRead, task)) => self.on_table_read(now, task, ok),
             Some((Tag::ChunkSent, task)) => self.on_chunk_sent(now, task, ok),
-            Some((Tag::Marker, channel)) => self.on_marker(now, channel),
+            Some((Tag::Marker, channel)) => self.on_marker(now, channel, wc),
             Some((Tag::Probe, channel)) => self.on_probe_back(channel),
             Some((Tag::Housekeeping, channel)) => self.resume(now, channel),
             Some((Tag::Block, _)) | None => self.counts.stale_completions += 1,
@@ -376,10 +349,14 @@ impl<F: Fabric> Shard<F> {
                 Ok(())
             }
             Message::DataFirst { conn } => net.established(now, conn),
-            // Who is gone already needs not be told, and no end of the connection follows.
-            Message::Dying { conn } => net.disconnect(now, conn).inspect(|()| acceptor.on_dying(conn)),
-            Message::Gone { conn, channel, slots } => {
-                acceptor.on_gone(conn, channel, slots);
+            Message::Ending { conn, why, cut } => {
+                let tell = why.is_ours();
+                acceptor.on_ending(conn, why, cut);
+                // Who is gone already needs not be told, and no end of the connection follows.
+                if tell { net.disconnect(now, conn).inspect(|()| acceptor.on_leaving(conn)) } else { Ok(()) }
+            }
+            Message::Gone { conn, channel, slots, tally } => {
+                acceptor.on_gone(now, conn, channel, slots, tally);
                 Ok(())
             }
             Message::SlotsBack { shard, slots } => {
@@ -417,45 +394,20 @@ impl<F: Fabric> Shard<F> {
         taken
     }
 
-    fn take_async_events(&mut self, now: Time) -> usize {
-        let mut taken = 0;
-        while let Some(event) = self.fabric.poll_event() {
-            taken += 1;
-            match event {
-                AsyncEvent::LastWqeReached(qp) => self.on_last_wqe(qp),
-                AsyncEvent::QpFatal(qp) | AsyncEvent::QpRequestError(qp) | AsyncEvent::QpAccessError(qp) => {
-                    if let Some(key) = self.channel_of(qp) {
-                        self.end_channel(now, key, Why::QueuePair);
-                    }
-                }
-                AsyncEvent::CommEstablished(qp) => {
-                    if let Some(key) = self.channel_of(qp) {
-                        self.on_data_first(key);
-                    }
-                }
-                AsyncEvent::CqOverrun(_) => {
-                    tracing::error!(shard = self.index, "the completion queue ran over, all channels end");
-                    self.end_all_channels(now, &Why::QueuePair);
-                }
-                AsyncEvent::DeviceFatal => {
-                    tracing::error!(shard = self.index, "the RDMA device is gone, all channels end");
-                    self.end_all_channels(now, &Why::QueuePair);
-                }
-                AsyncEvent::PortState { up } => tracing::warn!(shard = self.index, up, "port state"),
-                AsyncEvent::SqDrained(_) | AsyncEvent::SrqLimit(_) | AsyncEvent::QpRetired { .. } => {}
-            }
-        }
-        taken
-    }
-
     fn slow_lane(&mut self, now: Time) {
         self.step_drains(now);
+        self.step_retirements(now);
+        self.settle_queues(now);
         self.step_endings(now);
         self.probe_channels(now);
         self.return_credits(now);
         self.step_admin(now);
+        if let Some(acceptor) = &mut self.acceptor {
+            acceptor.tell_of_ends(now);
+        }
         self.luns.sweep();
-        let busy = !self.draining.is_empty()
+        let busy = !self.retirements.is_empty()
+            || self.queues.are_in_doubt()
             || !self.endings.is_empty()
             || self.admin.is_busy()
             // The fence may be lowered by another shard, which wakes nobody.
@@ -466,6 +418,11 @@ impl<F: Fabric> Shard<F> {
     /// Something was put into the slow lane: it is looked at in this turn.
     pub(super) fn wake_slow_lane(&mut self) {
         self.next_slow = Time::ZERO;
+    }
+
+    /// When a dying channel goes on.
+    fn next_drain(&self) -> Time {
+        if self.draining.woken { Time::ZERO } else { self.draining.next }
     }
 
     /// Whether something waits that no descriptor announces.
@@ -493,6 +450,8 @@ impl<F: Fabric> Poller for Shard<F> {
         work += self.peers.flush();
         if now >= self.next_slow {
             self.slow_lane(now);
+        } else if now >= self.next_drain() {
+            self.step_drains(now);
         }
         Busy(work)
     }
@@ -504,7 +463,8 @@ impl<F: Fabric> Poller for Shard<F> {
         // What is not polled, because nothing is in flight there, has no say.
         let polled = self.luns.iter().filter(|(_, lun)| lun.queue.in_flight() > 0);
         let block = polled.map(|(_, lun)| lun.queue.next_deadline()).min();
-        self.next_slow.min(self.fabric.next_deadline()).min(block.unwrap_or(Time::NEVER))
+        let slow = self.next_slow.min(self.next_drain());
+        slow.min(self.fabric.next_deadline()).min(block.unwrap_or(Time::NEVER))
     }
 
     fn wait_fds(&self, fds: &mut Vec<RawFd>) {

@@ -39,6 +39,10 @@ pub struct SlotCounts {
     pub held: u32,
     /// Promised to initiators as credits, control slots included.
     pub granted: u32,
+    /// How often one was posted since start.
+    pub posts: u64,
+    /// How often one came back with a completion.
+    pub returns: u64,
 }
 
 /// The receive slots of one shard.
@@ -50,6 +54,8 @@ pub struct Slots {
     idle: Vec<u32>,
     held: u32,
     granted: u32,
+    posts: u64,
+    returns: u64,
 }
 
 impl Slots {
@@ -64,6 +70,8 @@ impl Slots {
             idle: (0..count).rev().collect(),
             held: 0,
             granted: 0,
+            posts: 0,
+            returns: 0,
         }
     }
 
@@ -71,7 +79,8 @@ impl Slots {
     pub fn counts(&self) -> SlotCounts {
         let total = self.slots.len() as u32;
         let posted = total - self.held - self.idle.len() as u32;
-        SlotCounts { total, posted, held: self.held, granted: self.granted }
+        let (posts, returns) = (self.posts, self.returns);
+        SlotCounts { total, posted, held: self.held, granted: self.granted, posts, returns }
     }
 
     /// Notes that `count` slots are promised to a channel; shard 0 keeps the books and never
@@ -96,6 +105,7 @@ impl Slots {
         slot.state = SlotState::Held;
         slot.generation = slot.generation.wrapping_add(1);
         self.held += 1;
+        self.returns += 1;
         Some(key.slot)
     }
 
@@ -130,9 +140,23 @@ impl Slots {
                 Err(error) => return Err(error),
             }
             slot.state = SlotState::Posted;
+            self.posts += 1;
             self.idle.pop();
         }
         Ok(())
+    }
+
+    /// The queue that they were posted to is gone, and `srq` takes its place: all that were there are
+    /// to be posted again. A completion of the old queue finds nothing.
+    pub fn renew(&mut self, srq: SrqId) {
+        self.srq = srq;
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if slot.state == SlotState::Posted {
+                slot.state = SlotState::Idle;
+                slot.generation = slot.generation.wrapping_add(1);
+                self.idle.push(index as u32);
+            }
+        }
     }
 
     /// Where `slot` begins in the region, in bytes.

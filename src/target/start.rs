@@ -11,7 +11,7 @@ use reactors::wake::Waker;
 
 use super::fabric::Fabric;
 use super::handle::{CommandSink, Hugepages, Provider, StartConfig, TargetHandle};
-use super::limits::INBOX_DEPTH;
+use super::limits::{INBOX_DEPTH, SPARE_QUEUE_PAIRS};
 use super::message::{Message, Peers};
 use super::shard::{Shard, ShardSeed, StartError};
 #[cfg(feature = "ibv")]
@@ -51,13 +51,13 @@ fn soft_shards(
 ) -> std::io::Result<Vec<FabricMaker<soft::Device>>> {
     let shards = config.cores.len();
     let guid = fastrand::u64(..);
-    let max_qp = 2 * config.snapshot.limits.max_channels;
+    // Twice the channels: a dying one keeps its queue pair while its successor has another; and spares.
+    let max_qp = 2 * config.snapshot.limits.max_channels + SPARE_QUEUE_PAIRS as u32;
     let makers = soft::link_shards(shards)?.into_iter().enumerate().map(|(shard, links)| -> FabricMaker<_> {
         Box::new(move || {
             let mut device = soft::DeviceConfig::new(guid);
             device.engine.shard = shard as u32;
             device.engine.shard_bits = soft::shard_bits(shards);
-            // Twice the channels: a dying one keeps its queue pair while its successor has another.
             device.engine.max_qp = max_qp;
             device.engine.write_only_segmentation = true;
             device.cm = device.cm.filter(|_| shard == 0);

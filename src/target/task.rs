@@ -118,6 +118,10 @@ pub struct Task {
     pub ending: Ending,
     /// The channel counts it among its tasks.
     pub attached: bool,
+    /// Its place in the channel's roll, while it is attached.
+    pub place: u32,
+    /// The channel has forgotten it, and it keeps the promise of a receive slot until it ends.
+    pub backed: bool,
     /// Its tag is registered with the channel.
     pub tagged: bool,
     /// Its credit has not gone back to the initiator.
@@ -250,6 +254,8 @@ impl Task {
             phase: Phase::Respond,
             ending: Ending::Normal,
             attached: true,
+            place: 0,
+            backed: false,
             tagged: false,
             credited: true,
             queued: false,

@@ -4,13 +4,14 @@
 use reactors::slab::Key;
 use reactors::time::Time;
 
-use super::drain::Why;
 use super::fabric::Fabric;
 use super::limits::READ_BYTES;
 use super::pipeline::{Step, chunk_done, fetched, wait};
+use super::probe::empty_write;
 use super::shard::Shard;
 use super::slots::Slots;
 use super::task::{Phase, Source, Task};
+use super::why::Why;
 use super::wr::Tag;
 use crate::rdma::verbs::{Remote, SendOp, SendWr, SgeList, VerbsError};
 use crate::srp::descriptors::{BufferRef, Piece, Table};
@@ -224,13 +225,7 @@ impl<F: Fabric> Shard<F> {
             return Step::Wait;
         }
         let Some(channel) = self.channels.get_mut(task.channel) else { return Step::Wait };
-        let wr = SendWr {
-            wr_id: Tag::ChunkSent.bits(key),
-            op: SendOp::Write(Remote::default()),
-            sges: SgeList::EMPTY,
-            signaled: true,
-        };
-        match self.fabric.post_send(now, channel.qp, &wr) {
+        match self.fabric.post_send(now, channel.qp, &empty_write(Tag::ChunkSent.bits(key))) {
             Ok(()) => {
                 channel.posted(true);
                 task.transfer.signal_in_flight = true;

@@ -15,6 +15,7 @@ use srpoll::rdma::verbs::{
     AsyncEvent, ConnEnd, ConnEvent, ConnId, ListenerId, QpId, Retired, SrqId, Wc, WcOpcode, WcStatus,
 };
 use srpoll::target::handle::Request;
+use srpoll::target::why::Why;
 use srpoll::wire::num::Qpn;
 
 use crate::rig::scripted::Hosts;
@@ -293,7 +294,7 @@ fn a_link_that_flaps_for_minutes_while_commands_wait_for_buffers() {
     }
     let counts: Vec<_> = rig.shards.iter().map(|shard| shard.counts()).collect();
     assert!(rig.count(|counts| counts.memory_waits) > 1000, "{counts:?}");
-    assert!(rig.count(|counts| counts.channels_ended) > 300, "{counts:?}");
+    assert!(rig.count(|counts| counts.channels_ended()) > 300, "{counts:?}");
     rig.settle();
     let channel = rig.login_on(0, Script::soft());
     rig.serves(channel);
@@ -406,12 +407,12 @@ fn a_port_that_is_down_for_a_while_loses_nobody() {
     scene.rig.run(ms(50));
     scene.rig.serves(victim);
     scene.serve_neighbours();
-    assert_eq!(scene.rig.count(|counts| counts.channels_ended), 0);
+    assert_eq!(scene.rig.count(|counts| counts.channels_ended()), 0);
     // One that stays down is the death of all.
     let now = scene.rig.now;
     scene.rig.adapter.act(now, Act::Port { up: false });
     scene.rig.run(secs(30));
-    assert_eq!(scene.rig.count(|counts| counts.silent_peers), 3);
+    assert_eq!(scene.rig.count(|counts| counts.exits.of(&Why::Silent(std::time::Duration::ZERO))), 3);
     scene.rig.settled();
 }
 

@@ -3,6 +3,7 @@
 use srpoll::rdma::verbs::{ConnEnd, Connections, Device, QpModify};
 use srpoll::target::access::InitiatorId;
 use srpoll::target::handle::{Reply, Request, SessionId};
+use srpoll::target::why::Why;
 use srpoll::wire::srp::{Cmd, DataBuffer, Tag};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +14,12 @@ use crate::rig::raw::{Link, Login};
 use crate::rig::{PORT, Rig, Setup, TARGET, cdb, disk, host, lun, ms, port_id, secs, target_id};
 
 const MIB: usize = 1 << 20;
+
+/// Channels that ended because their peer was silent.
+fn silent(rig: &Rig) -> u64 {
+    let why = Why::Silent(std::time::Duration::ZERO);
+    rig.shards.iter().map(|shard| shard.counts().exits.of(&why)).sum()
+}
 
 /// Two shards, a hanging disk, and a neighbour with a channel on each shard.
 struct Scene {
@@ -73,7 +80,7 @@ impl Scene {
     fn check(mut self, what: &str) {
         let (raw, channels) = self.neighbour;
         self.rig.until_within("the victim is gone", secs(20), |rig| {
-            rig.shards.iter().map(|shard| shard.counts().channels_ended).sum::<u64>() >= 1
+            rig.shards.iter().map(|shard| shard.counts().channels_ended()).sum::<u64>() >= 1
         });
         self.rig.run(ms(400));
         let left: u32 = (0..2).map(|shard| self.rig.stats(shard).channels).sum();
@@ -117,9 +124,7 @@ fn the_initiator_falls_silent() {
     let (raw, channel) = scene.victim(0);
     scene.rig.wire.with_net(|net| net.part(host(0), TARGET));
     let since = scene.rig.now;
-    scene.rig.until("the target gives it up", |rig| {
-        rig.shards.iter().map(|shard| shard.counts().silent_peers).sum::<u64>() == 1
-    });
+    scene.rig.until("the target gives it up", |rig| silent(rig) == 1);
     let silence = scene.rig.now.since(since);
     assert!(silence >= secs(9) && silence <= secs(12), "--dead-after is 10 s: {silence:?}");
     // It comes back within the retries of our DREQ and learns that it was given up.
@@ -141,7 +146,7 @@ fn an_idle_peer_is_probed_and_stays_if_it_lives() {
     // One that dies idle is noticed, too.
     scene.rig.wire.with_net(|net| net.part(host(0), TARGET));
     scene.rig.run(secs(16));
-    assert_eq!(scene.rig.shards.iter().map(|shard| shard.counts().silent_peers).sum::<u64>(), 1);
+    assert_eq!(silent(&scene.rig), 1);
     scene.rig.run(secs(10));
     let (neighbour, channels) = scene.neighbour;
     for channel in channels {

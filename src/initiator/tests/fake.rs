@@ -17,7 +17,7 @@ use crate::rdma::verbs::{
 };
 use crate::srp::Direction;
 use crate::srp::answer::{CommandAnswer, TmfAnswer};
-use crate::srp::channel::{Channel, ChannelEvent, Command, Inbound};
+use crate::srp::channel::{Channel, Command, Inbound};
 use crate::srp::descriptors::{BufferRef, Cursor, Piece, Table, check_table, pieces};
 use crate::srp::login::{LoginContext, LoginLimits, decide};
 use crate::srp::residual::Residual;
@@ -201,9 +201,7 @@ impl FakeDevice {
         match decide(&request, &limits, &context) {
             Ok(accepted) => {
                 let qp = self.qps.key_at(attr.qpn.get() - 100).expect("the QP of the request");
-                let mut channel = Channel::new(accepted.params);
-                channel.apply(ChannelEvent::Established).unwrap();
-                self.qps.get_mut(qp).unwrap().channel = Some(channel);
+                self.qps.get_mut(qp).unwrap().channel = Some(Channel::new(accepted.params));
                 let reply = ConnReply {
                     qpn: Qpn::new(0x77),
                     starting_psn: Psn::new(5),
@@ -441,6 +439,18 @@ impl Device for FakeDevice {
 
     fn create_cq(&mut self, _: u32) -> Result<CqId, VerbsError> {
         Ok(CqId(KEY))
+    }
+
+    fn destroy_cq(&mut self, _: CqId) -> Result<(), VerbsError> {
+        Ok(())
+    }
+
+    fn destroy_srq(&mut self, _: SrqId) -> Result<(), VerbsError> {
+        Err(VerbsError::NotFound("shared receive queue"))
+    }
+
+    fn posted_srq_recvs(&self, _: SrqId) -> Option<u32> {
+        None
     }
 
     fn create_srq(&mut self, _: PdId, _: u32) -> Result<SrqId, VerbsError> {

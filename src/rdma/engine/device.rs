@@ -109,6 +109,27 @@ impl Engine {
         self.shared.srqs.insert(srq).map(SrqId).map_err(|_| VerbsError::Exhausted("shared receive queue"))
     }
 
+    /// Ends a completion queue that no queue pair uses.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        if self.qps.iter().any(|(_, qp)| qp.init.send_cq == cq || qp.init.recv_cq == cq) {
+            return Err(VerbsError::Busy("completion queue"));
+        }
+        self.shared.cqs.remove(cq.0).map(drop).ok_or(VerbsError::NotFound("completion queue"))
+    }
+
+    /// Ends a shared receive queue that no queue pair uses, with what is posted there.
+    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
+        if self.qps.iter().any(|(_, qp)| qp.init.srq == Some(srq)) {
+            return Err(VerbsError::Busy("shared receive queue"));
+        }
+        self.shared.srqs.remove(srq.0).map(drop).ok_or(VerbsError::NotFound("shared receive queue"))
+    }
+
+    /// How many receives lie in a shared receive queue; an unknown one has none.
+    pub fn posted_srq_recvs(&self, srq: SrqId) -> Option<u32> {
+        Some(self.shared.srqs.get(srq.0).map_or(0, |srq| srq.len() as u32))
+    }
+
     /// Arms the limit event.
     pub fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
         let queue = self.shared.srqs.get_mut(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?;

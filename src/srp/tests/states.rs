@@ -1,49 +1,6 @@
 //! The state tables, printed whole.
 
-use crate::srp::channel::{ChannelEvent, ChannelState};
 use crate::srp::task::{TaskEvent, TaskState};
-
-#[test]
-fn the_table_of_channel_states() {
-    let mut table = String::new();
-    for state in ChannelState::ALL {
-        for event in ChannelEvent::ALL {
-            let to = match state.after(event) {
-                Ok(next) if next == state => "-".to_owned(),
-                Ok(next) => {
-                    assert!(next > state, "states only go up");
-                    next.to_string()
-                }
-                Err(_) => "illegal".to_owned(),
-            };
-            table.push_str(&format!("{state:14}{:14}{to}\n", format!("{event:?}")));
-        }
-    }
-    assert_eq!(table, CHANNEL, "\n{table}");
-}
-
-const CHANNEL: &str = "\
-connecting    Established   live
-connecting    Disconnect    disconnecting
-connecting    Close         draining
-connecting    Drained       illegal
-live          Established   -
-live          Disconnect    disconnecting
-live          Close         draining
-live          Drained       illegal
-disconnecting Established   -
-disconnecting Disconnect    -
-disconnecting Close         draining
-disconnecting Drained       illegal
-draining      Established   -
-draining      Disconnect    -
-draining      Close         -
-draining      Drained       disconnected
-disconnected  Established   -
-disconnected  Disconnect    -
-disconnected  Close         -
-disconnected  Drained       -
-";
 
 #[test]
 fn the_table_of_task_states() {

@@ -285,7 +285,7 @@ impl Rig<Hosts> {
     }
 
     /// Sum over all shards of something that they count.
-    pub fn count(&self, what: impl Fn(&srpoll::target::shard::Counts) -> u64) -> u64 {
+    pub fn count(&self, what: impl Fn(&srpoll::target::counts::Counts) -> u64) -> u64 {
         self.shards.iter().map(|shard| what(&shard.counts())).sum()
     }
 

@@ -218,6 +218,34 @@ impl Device for Context {
         })
     }
 
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        self.with(|inner, shard| {
+            let side = &mut inner.sides[shard];
+            if side.qps.iter().any(|(_, qp)| qp.init.send_cq == cq || qp.init.recv_cq == cq) {
+                return Err(VerbsError::Busy("completion queue"));
+            }
+            side.cqs.remove(cq.0).map(drop).ok_or(VerbsError::NotFound("completion queue"))
+        })
+    }
+
+    fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
+        self.with(|inner, shard| {
+            let side = &mut inner.sides[shard];
+            if side.qps.iter().any(|(_, qp)| qp.init.srq == Some(srq)) {
+                return Err(VerbsError::Busy("shared receive queue"));
+            }
+            // What it had fetched and lost goes with it. A shard has one such queue, but for the moment
+            // in which another takes its place.
+            side.srqs.remove(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?;
+            side.receives.clear();
+            Ok(())
+        })
+    }
+
+    fn posted_srq_recvs(&self, srq: SrqId) -> Option<u32> {
+        self.with(|inner, shard| inner.sides[shard].srqs.get(srq.0).map(|srq| srq.len() as u32))
+    }
+
     fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
         self.alive(|inner, shard| {
             let side = &mut inner.sides[shard];
