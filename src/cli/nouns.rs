@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::lun_spec::LunSpec;
 use super::rpc::call;
-use super::status::{list, lun_rows, number, row, size_words, table, word};
+use super::status::{endings, list, lun_rows, number, row, seconds_words, size_words, table, word};
 use crate::control::socket;
 
 /// Which instance is meant.
@@ -193,6 +193,15 @@ pub struct SessionArgs {
 enum SessionCommand {
     /// List them with their channels
     List,
+    /// List commands that are not done, the oldest first, and queue pairs of ended channels
+    Pending {
+        /// Only commands that are older, in seconds
+        #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+        older_than: u64,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        max: u32,
+    },
     /// End those of an initiator; it may log in again
     Disconnect {
         /// Its port id, as "session list" shows it
@@ -205,6 +214,10 @@ enum SessionCommand {
 pub fn session(args: &SessionArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         SessionCommand::List => print(&sessions_text(&args.instance.ask("srp_get_sessions")?)),
+        SessionCommand::Pending { older_than, max } => {
+            let params = json!({"min_age_ms": older_than.saturating_mul(1000), "max_tasks": max});
+            print(&pending_text(&args.instance.call("srp_get_pending", params)?))
+        }
         SessionCommand::Disconnect { initiator } => {
             let ended = args.instance.call("srp_session_disconnect", json!({"initiator": initiator}))?;
             print(&format!("{} channels are ending\n", word(&ended["channels"])))
@@ -215,7 +228,6 @@ pub fn session(args: &SessionArgs) -> anyhow::Result<ExitCode> {
 fn sessions_text(sessions: &Value) -> String {
     let heads = ["SESSION", "CHANNEL", "STATE", "FROM", "SHARD", "COMMANDS", "READ", "WRITTEN", "SINCE"];
     let mut rows = vec![row(heads)];
-    let mut ends = String::new();
     for session in list(sessions) {
         for channel in list(&session["channels"]) {
             rows.push(vec![
@@ -229,23 +241,51 @@ fn sessions_text(sessions: &Value) -> String {
                 size_words(number(&channel["written_bytes"])),
                 seconds_words(number(&channel["age_ms"])),
             ]);
-            if let Some(why) = channel["ends_because"].as_str() {
-                let waits = channel["end_waits_for"].as_str().unwrap_or_default();
-                let waits = if waits.is_empty() { String::new() } else { format!("; waits for {waits}") };
-                ends += &format!(
-                    "channel {} of {} has been ending for {}: {why}{waits}\n",
-                    word(&channel["index"]),
-                    word(&session["initiator"]),
-                    seconds_words(number(&channel["ends_since_ms"]))
-                );
-            }
         }
     }
-    table(&rows) + &ends
+    table(&rows) + &endings(sessions)
 }
 
-fn seconds_words(ms: u64) -> String {
-    format!("{}.{} s", ms / 1000, ms % 1000 / 100)
+/// Commands and queue pairs that are not done, as `srp_get_pending` lists them.
+fn pending_text(pending: &Value) -> String {
+    let mut text = String::new();
+    let mut rows = vec![row(["AGE", "SHARD", "LUN", "TAG", "OPERATION", "STATE", "SESSION", "NOTE"])];
+    for task in list(&pending["tasks"]) {
+        let blocks = match (task["lba"].as_u64(), task["blocks"].as_u64()) {
+            (Some(lba), Some(blocks)) => format!("{} {lba}+{blocks}", word(&task["operation"])),
+            _ => word(&task["operation"]),
+        };
+        let notes = [("orphan", "given up"), ("fence", "holds up later writes")];
+        let notes: Vec<&str> =
+            notes.into_iter().filter(|(key, _)| task[*key] == true).map(|(_, words)| words).collect();
+        rows.push(vec![
+            seconds_words(number(&task["age_ms"])),
+            word(&task["shard"]),
+            word(&task["lun"]),
+            word(&task["tag"]),
+            blocks,
+            word(&task["state"]),
+            word(&task["initiator"]),
+            notes.join(", "),
+        ]);
+    }
+    text += &table(&rows);
+    let more = number(&pending["more_tasks"]);
+    if more > 0 {
+        text += &format!("and {more} more\n");
+    }
+    for qp in list(&pending["queue_pairs"]) {
+        text += &format!(
+            "queue pair {} of shard {} is {}, waits for {} since {}, and holds the memory of {} commands\n",
+            word(&qp["qpn"]),
+            word(&qp["shard"]),
+            word(&qp["state"]),
+            word(&qp["waits_for"]),
+            seconds_words(number(&qp["since_ms"])),
+            word(&qp["tasks_held"])
+        );
+    }
+    text
 }
 
 /// Block devices of a running instance.
@@ -316,6 +356,31 @@ SESSION  CHANNEL  STATE      FROM       SHARD  COMMANDS  READ   WRITTEN  SINCE
 0x1      0        live       127.0.0.2  1      7         4 KiB  0 B      12.3 s
 0x1      1        quiescing  127.0.0.2  0      0         0 B    0 B      0.0 s
 channel 1 of 0x1 has been ending for 1.5 s: an administrator ended it; waits for 2 tasks
+";
+        assert_eq!(text, expect);
+    }
+
+    #[test]
+    fn what_hangs() {
+        let text = pending_text(&json!({
+            "tasks": [
+                {"age_ms": 12345, "shard": 1, "lun": 3, "tag": "0000000000000007", "operation": "write",
+                 "lba": 8, "blocks": 16, "state": "aborted_in_block", "initiator": null, "orphan": true,
+                 "fence": true},
+                {"age_ms": 0, "shard": 0, "lun": null, "tag": "0000000000000008", "operation": "management",
+                 "lba": null, "blocks": null, "state": "received", "initiator": "0x1", "orphan": false,
+                 "fence": false},
+            ],
+            "more_tasks": 2,
+            "queue_pairs": [{"qpn": 77, "shard": 1, "state": "condemned", "since_ms": 6000, "tasks_held": 1,
+                             "waits_for": "the device to destroy it"}],
+        }));
+        let expect = "\
+AGE     SHARD  LUN  TAG               OPERATION   STATE             SESSION  NOTE
+12.3 s  1      3    0000000000000007  write 8+16  aborted_in_block  -        given up, holds up later writes
+0.0 s   0      -    0000000000000008  management  received          0x1
+and 2 more
+queue pair 77 of shard 1 is condemned, waits for the device to destroy it since 6.0 s, and holds the memory of 1 commands
 ";
         assert_eq!(text, expect);
     }

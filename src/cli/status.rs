@@ -28,6 +28,7 @@ pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
         &ask("bdev_get_bdevs")?,
         &ask("srp_get_sessions")?,
         &ask("framework_get_reactors")?,
+        &ask("srp_get_stats")?,
     );
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output")?;
@@ -35,7 +36,7 @@ pub fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The answers as tables.
-fn report(targets: &Value, bdevs: &Value, sessions: &Value, reactors: &Value) -> String {
+fn report(targets: &Value, bdevs: &Value, sessions: &Value, reactors: &Value, stats: &Value) -> String {
     let mut text = String::new();
     for target in list(targets) {
         text += &format!("target {}\n", word(&target["name"]));
@@ -60,6 +61,8 @@ fn report(targets: &Value, bdevs: &Value, sessions: &Value, reactors: &Value) ->
         ]);
     }
     text += &table(&rows);
+    text += &endings(sessions);
+    text += &ends_words(stats);
     text.push('\n');
     let mut rows = vec![row(["REACTOR", "CORE", "BUSY"])];
     for (at, reactor) in list(&reactors["reactors"]).iter().enumerate() {
@@ -69,6 +72,64 @@ fn report(targets: &Value, bdevs: &Value, sessions: &Value, reactors: &Value) ->
         rows.push(vec![at.to_string(), core, format!("{}.{} %", permille / 10, permille % 10)]);
     }
     text + &table(&rows)
+}
+
+/// A line for each channel that ends: since when, why, and what it waits for.
+pub(super) fn endings(sessions: &Value) -> String {
+    let mut lines = String::new();
+    for session in list(sessions) {
+        for channel in list(&session["channels"]) {
+            let Some(why) = channel["ends_because"].as_str() else { continue };
+            let waits = channel["end_waits_for"].as_str().unwrap_or_default();
+            let waits = if waits.is_empty() { String::new() } else { format!("; waits for {waits}") };
+            lines += &format!(
+                "channel {} of {} has been ending for {}: {why}{waits}\n",
+                word(&channel["index"]),
+                word(&session["initiator"]),
+                seconds_words(number(&channel["ends_since_ms"]))
+            );
+        }
+    }
+    lines
+}
+
+pub(super) fn seconds_words(ms: u64) -> String {
+    format!("{}.{} s", ms / 1000, ms % 1000 / 100)
+}
+
+/// What did not go by itself when a channel ended: the names of the counters.
+const ESCALATIONS: [&str; 7] = [
+    "drains_overdue",
+    "err_ignored",
+    "err_refused",
+    "retires_failed",
+    "retires_overdue",
+    "recv_lost",
+    "queues_renewed",
+];
+/// What is left of ended channels now.
+const LEFT: [&str; 3] = ["channels_draining", "qps_retiring", "orphans_now"];
+
+/// How channels have ended so far and what is left of them, as far as there is something to say.
+fn ends_words(stats: &Value) -> String {
+    let shards = list(&stats["shards"]);
+    let sum = |name: &str| shards.iter().map(|shard| number(&shard["counters"][name])).sum::<u64>();
+    let names = shards.first().and_then(|shard| shard["counters"].as_object());
+    let exits: Vec<&str> =
+        names.into_iter().flat_map(|all| all.keys()).filter_map(|name| name.strip_prefix("ended_")).collect();
+    let line = |what: &str, names: &[(&str, u64)]| {
+        let counted: Vec<String> = names
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{count} {}", name.replace('_', " ")))
+            .collect();
+        if counted.is_empty() { String::new() } else { format!("{what}: {}\n", counted.join(", ")) }
+    };
+    let exits: Vec<_> = exits.iter().map(|name| (*name, sum(&format!("ended_{name}")))).collect();
+    let named = |names: &[&'static str]| names.iter().map(|name| (*name, sum(name))).collect::<Vec<_>>();
+    line("channels ended", &exits)
+        + &line("trouble with that", &named(&ESCALATIONS))
+        + &line("left", &named(&LEFT))
 }
 
 /// The logical units of a target, with what their devices are.
@@ -162,6 +223,10 @@ mod tests {
                 "read_bytes": 12345678, "written_bytes": 0,
             }]),
             &json!({"reactors": [{"lcore": 1, "pinned": true, "busy": 1, "idle": 2}, {"lcore": 1, "busy": 0, "idle": 0}]}),
+            &json!({"shards": [
+                {"counters": {"ended_silent": 2, "ended_kicked": 0, "ended_logged_out": 1, "orphans_now": 1}},
+                {"counters": {"ended_silent": 1, "ended_kicked": 0, "drains_overdue": 1}},
+            ]}),
         );
         let expect = "\
 target srpoll
@@ -174,6 +239,9 @@ LUN  BDEV    SIZE    BLOCK  MODE  NAA
 
 SESSION  FROM       CHANNELS  COMMANDS  READ    WRITTEN
 0x1      127.0.0.2  2         7         11 MiB  0 B
+channels ended: 1 logged out, 3 silent
+trouble with that: 1 drains overdue
+left: 1 orphans now
 
 REACTOR  CORE  BUSY
 0        1     33.3 %

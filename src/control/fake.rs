@@ -10,6 +10,7 @@ use crate::target::handle::{
 };
 use crate::target::identity::Keeper;
 use crate::target::limits::Limits;
+use crate::target::pending::Pending;
 use crate::target::snapshot::Snapshot;
 use crate::target::stages::Stages;
 
@@ -20,6 +21,8 @@ pub(crate) struct Shard {
     pub(crate) listeners: Vec<SocketAddr>,
     pub(crate) channels: Vec<ChannelInfo>,
     pub(crate) stages: Stages,
+    /// What is not done.
+    pub(crate) pending: Pending,
     /// The next change is refused with this.
     pub(crate) refuse: Option<String>,
 }
@@ -84,6 +87,12 @@ impl Shard {
                 self.listeners.retain(|there| *there != listener);
                 Reply::Done
             }
+            Request::EndSessionsOf(listener) => {
+                let before = self.channels.len();
+                self.channels.retain(|channel| channel.local != listener.ip());
+                Reply::Count(before - self.channels.len())
+            }
+            Request::Pending { .. } => Reply::Pending(Box::new(self.pending.clone())),
             Request::Sessions => Reply::Channels(self.channels.clone()),
             Request::Stats => Reply::Stats(Box::new(ShardStats {
                 shard: number,

@@ -357,8 +357,13 @@ impl Model {
         Ok(())
     }
 
-    /// Listens there no more; sessions that came that way stay.
-    pub fn remove_listener(&mut self, target: Option<&str>, listener: SocketAddr) -> Result<(), RpcError> {
+    /// Listens there no more. Sessions that came that way stay, or end with it.
+    pub fn remove_listener(
+        &mut self,
+        target: Option<&str>,
+        listener: SocketAddr,
+        end_sessions: bool,
+    ) -> Result<(), RpcError> {
         let mut next = self.target_named(target)?.clone();
         let Some(at) = next.listeners.iter().position(|there| *there == listener) else {
             return Err(RpcError::missing(format!("the target does not listen at {listener}")));
@@ -366,6 +371,9 @@ impl Model {
         self.handle.remove_listener(listener)?;
         next.listeners.remove(at);
         self.target = Some(next);
+        if end_sessions {
+            self.handle.end_sessions_of(listener)?;
+        }
         Ok(())
     }
 

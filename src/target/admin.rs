@@ -64,6 +64,10 @@ impl<F: Fabric> Shard<F> {
             Request::Apply(snapshot) => self.apply(snapshot, reply),
             Request::AddListener(address) => reply.send(self.add_listener(address)),
             Request::RemoveListener(address) => reply.send(self.remove_listener(address)),
+            Request::EndSessionsOf(listener) => reply.send(Reply::Count(self.end_sessions_of(now, listener))),
+            Request::Pending { min_age, most } => {
+                reply.send(Reply::Pending(Box::new(self.pending(now, min_age, most))));
+            }
             Request::Sessions => reply.send(Reply::Channels(self.channel_infos(now))),
             Request::Farewells => reply.send(Reply::Farewells(self.farewells())),
             Request::SayFarewells(list) => reply.send(Reply::Count(self.say_farewells(now, &list))),
@@ -190,16 +194,18 @@ impl<F: Fabric> Shard<F> {
     }
 
     fn disconnect(&mut self, now: Time, session: SessionId) -> usize {
-        let of_session: Vec<_> = self
-            .channels
-            .iter()
-            .filter(|(_, channel)| channel.life.takes_ius() && session_id(&channel.nexus.id) == session)
-            .map(|(key, _)| key)
-            .collect();
-        for &key in &of_session {
-            self.end_channel(now, key, Why::Kicked);
-        }
-        of_session.len()
+        self.end_channels(now, &Why::Kicked, |channel| session_id(&channel.nexus.id) == session)
+    }
+
+    /// Ends the channels that came by a listener. IB CM has no port: its service is the address's.
+    fn end_sessions_of(&mut self, now: Time, listener: SocketAddr) -> usize {
+        self.end_channels(now, &Why::ListenerRemoved, |channel| {
+            let port = match channel.service {
+                Service::RdmaCm { port } => port,
+                Service::IbCm { .. } => listener.port(),
+            };
+            channel.path.local == listener.ip() && port == listener.port()
+        })
     }
 
     fn leave(&mut self, now: Time, within: Duration, reply: ReplySlot) {
@@ -307,6 +313,6 @@ impl<F: Fabric> Shard<F> {
     }
 }
 
-fn session_id(nexus: &super::nexus::NexusId) -> SessionId {
+pub(super) fn session_id(nexus: &super::nexus::NexusId) -> SessionId {
     SessionId { initiator: InitiatorId(nexus.initiator.0), target: nexus.target.0 }
 }

@@ -62,6 +62,7 @@ impl<F: Fabric> Shard<F> {
             max_send_wr: ready.max_send_wr,
             life: ready.life,
             path: admission.request.path,
+            service: admission.request.service,
             nexus: admission.nexus,
             index: admission.index,
             params: admission.params,

@@ -11,7 +11,7 @@ use super::life::Life;
 use super::limits::QUIESCE_WITHIN;
 use super::nexus::Nexus;
 use super::why::Why;
-use crate::rdma::verbs::{ConnId, Path, QpId};
+use crate::rdma::verbs::{ConnId, Path, QpId, Service};
 use crate::srp;
 use crate::wire::num::Qpn;
 
@@ -97,6 +97,8 @@ pub struct Channel {
     pub max_send_wr: u32,
     /// The addresses.
     pub path: Path,
+    /// The service that it asked for.
+    pub service: Service,
     /// The nexus it belongs to.
     pub nexus: Arc<Nexus>,
     /// Its number in the nexus's order of logins.
@@ -146,6 +148,8 @@ pub struct ChannelSeed {
     pub life: Life,
     /// The addresses.
     pub path: Path,
+    /// The service that it asked for.
+    pub service: Service,
     /// The nexus it belongs to.
     pub nexus: Arc<Nexus>,
     /// Its number in the nexus's order of logins.
@@ -166,6 +170,7 @@ impl Channel {
             qp: seed.qp,
             qpn: seed.qpn,
             path: seed.path,
+            service: seed.service,
             nexus: seed.nexus,
             index: seed.index,
             srp: srp::channel::Channel::new(seed.params),

@@ -13,6 +13,7 @@ use reactors::reactor::Idle;
 use reactors::stats::ReactorReading;
 
 use super::access::InitiatorId;
+use super::pending::Pending;
 use super::snapshot::Snapshot;
 use super::stages::StageReading;
 use crate::rdma::soft::Fault;
@@ -81,6 +82,15 @@ pub enum Request {
     AddListener(SocketAddr),
     /// Take no new logins there; sessions stay.
     RemoveListener(SocketAddr),
+    /// End the channels that came by this address and service port: [`Reply::Count`] of them.
+    EndSessionsOf(SocketAddr),
+    /// Say what is not done: [`Reply::Pending`].
+    Pending {
+        /// Commands that are older.
+        min_age: Duration,
+        /// Commands at most.
+        most: usize,
+    },
     /// Say which channels there are: [`Reply::Channels`].
     Sessions,
     /// Asked of shard 0: say what would end the open connections: [`Reply::Farewells`].
@@ -158,6 +168,8 @@ pub enum Reply {
     Channels(Vec<ChannelInfo>),
     /// What would end the open connections.
     Farewells(Vec<Farewell>),
+    /// What is not done there.
+    Pending(Box<Pending>),
     /// How the shard fares.
     Stats(Box<ShardStats>),
     /// How long commands were in which stage, by logical unit and class.
@@ -339,6 +351,27 @@ impl TargetHandle {
     pub fn remove_listener(&self, listener: SocketAddr) -> Result<(), HandleError> {
         let request = Request::RemoveListener(listener);
         self.ask_all(&request, "the end of a listener", ANSWER_WITHIN).map(drop)
+    }
+
+    /// Ends the sessions that came by a listener; gives how many channels they had there.
+    pub fn end_sessions_of(&self, listener: SocketAddr) -> Result<usize, HandleError> {
+        let request = Request::EndSessionsOf(listener);
+        let replies = self.ask_all(&request, "the end of a listener's sessions", ANSWER_WITHIN)?;
+        Ok(replies.iter().map(count).sum())
+    }
+
+    /// What is not done: the `most` oldest commands of at least `min_age`, and the queue pairs whose
+    /// channels are over.
+    pub fn pending(&self, min_age: Duration, most: usize) -> Result<Pending, HandleError> {
+        let request = Request::Pending { min_age, most };
+        let replies = self.ask_all(&request, "for what is pending", ANSWER_WITHIN)?;
+        let mut all = Pending::default();
+        for reply in replies {
+            if let Reply::Pending(pending) = reply {
+                all.merge(*pending, most);
+            }
+        }
+        Ok(all)
     }
 
     /// All sessions with their channels, sorted by id.

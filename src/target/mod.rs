@@ -11,7 +11,7 @@
 //! * logins on shard 0: [`accept`]; between shards: [`message`]
 //! * the life of a queue pair: [`life`] (its table), `admit`, `probe`, [`why`] it ends, [`drain`] (the waits),
 //!   `reaper`, `retire`, [`spares`], `queues`, `events`; what the log tells of it: `epilogue`
-//! * task management: [`manage`]; what is counted: [`counts`]
+//! * task management: [`manage`]; what is counted: [`counts`]; what hangs: [`pending`]
 //! * how it starts: [`mod@start`]; what it runs on: [`fabric`]; whether its books agree: [`audit`]
 
 mod abort;
@@ -37,6 +37,7 @@ pub mod luns;
 pub mod manage;
 pub mod message;
 pub mod nexus;
+pub mod pending;
 mod pipeline;
 pub mod pool;
 mod probe;

@@ -10,6 +10,7 @@
 use reactors::time::Time;
 
 use super::fabric::Fabric;
+use super::limits::LAST_WQE_WAIT;
 use super::shard::Shard;
 use crate::rdma::verbs::{CqId, SrqId, VerbsError};
 
@@ -39,21 +40,13 @@ pub(super) struct Queues {
     device_gone: bool,
     /// How often the completion queue was polled empty.
     pub(super) empties: u64,
-    /// The same when the last queue pair was seen to be gone.
-    empties_at_rest: Option<u64>,
+    /// The same when the last queue pair was seen to be gone, and when that was.
+    at_rest: Option<(u64, Time)>,
 }
 
 impl Queues {
     pub(super) fn new(cq: CqId, cq_depth: u32, srq: SrqId) -> Queues {
-        Queues {
-            cq,
-            srq,
-            cq_depth,
-            doubt: Doubt::None,
-            device_gone: false,
-            empties: 0,
-            empties_at_rest: None,
-        }
+        Queues { cq, srq, cq_depth, doubt: Doubt::None, device_gone: false, empties: 0, at_rest: None }
     }
 
     /// Why no channel can be made on them now, if none can.
@@ -100,12 +93,13 @@ impl<F: Fabric> Shard<F> {
         let queues = &mut self.queues;
         let in_use = !self.channels.is_empty() || !self.retirements.is_empty();
         if !queues.are_in_doubt() || in_use {
-            queues.empties_at_rest = None;
+            queues.at_rest = None;
             return;
         }
-        // What the last ones have completed is taken first.
-        let before = *queues.empties_at_rest.get_or_insert(queues.empties);
-        if queues.empties == before && queues.doubt != Doubt::Overrun {
+        // What the last ones have completed is taken first, and what comes late is waited for.
+        let (empties, since) = *queues.at_rest.get_or_insert((queues.empties, now));
+        let quiet = queues.empties > empties && now.since(since) >= LAST_WQE_WAIT;
+        if !quiet && queues.doubt != Doubt::Overrun {
             return;
         }
         if queues.doubt < Doubt::Deficit {
@@ -141,7 +135,7 @@ impl<F: Fabric> Shard<F> {
             Ok(()) => {
                 self.counts.queues_renewed += 1;
                 self.queues.doubt = Doubt::None;
-                self.queues.empties_at_rest = None;
+                self.queues.at_rest = None;
                 tracing::info!(shard = self.index, "the queues are made anew");
             }
             // Tried again with the next look: the device may not be done with the last queue pair.

@@ -7,7 +7,7 @@
 use reactors::slab::Key;
 use reactors::time::Time;
 
-use super::channel::Exit;
+use super::channel::{Channel, Exit};
 use super::drain::Step;
 use super::fabric::Fabric;
 use super::life::{Life, LifeEvent};
@@ -75,7 +75,7 @@ impl<F: Fabric> Shard<F> {
         self.end_channel(now, key, why);
         let Some(for_login) = for_login else { return };
         // What it wrote is fenced when its tasks have been told to end, and not before.
-        let draining = |channel: &&mut super::channel::Channel| channel.life == Life::Draining;
+        let draining = |channel: &&mut Channel| channel.life == Life::Draining;
         match self.channels.get_mut(key).filter(draining).and_then(|channel| channel.exit.as_mut()) {
             Some(exit) => exit.logins.push(for_login),
             None => self.peers.send(0, Message::Ended { for_login }),
@@ -84,10 +84,17 @@ impl<F: Fabric> Shard<F> {
 
     /// Ends all channels.
     pub(super) fn end_all_channels(&mut self, now: Time, why: &Why) {
-        let keys: Vec<Key> = self.channels.iter().map(|(key, _)| key).collect();
-        for key in keys {
+        self.end_channels(now, why, |_| true);
+    }
+
+    /// Ends those channels that are `meant`; gives how many there were.
+    pub(super) fn end_channels(&mut self, now: Time, why: &Why, meant: impl Fn(&Channel) -> bool) -> usize {
+        let living = self.channels.iter().filter(|(_, channel)| channel.life.takes_ius());
+        let keys: Vec<Key> = living.filter(|(_, channel)| meant(channel)).map(|(key, _)| key).collect();
+        for &key in &keys {
             self.end_channel(now, key, why.clone());
         }
+        keys.len()
     }
 
     /// Ends a channel; idempotent. Its queue pair goes to ERR; the rest follows in the slow lane.

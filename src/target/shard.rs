@@ -235,6 +235,11 @@ impl<F: Fabric> Shard<F> {
         Ok(shard)
     }
 
+    /// The provider's context, for tests that play tricks on it.
+    pub fn fabric_mut(&mut self) -> &mut F {
+        &mut self.fabric
+    }
+
     /// What was counted since start.
     pub fn counts(&self) -> Counts {
         self.counts

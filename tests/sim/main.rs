@@ -10,6 +10,7 @@ mod config;
 mod ends;
 mod faults;
 mod first;
+mod life;
 mod login;
 mod model;
 mod random;

@@ -71,6 +71,7 @@ pub const METHODS: &[Method] = &[
     method!("spdk_get_version", framework::get_version, "The version of srpoll, as SPDK answers"),
     method!("srp_create_target", srp::create_target, "Make the target"),
     method!("srp_delete_target", srp::delete_target, "End the target with its sessions"),
+    method!("srp_get_pending", srp::get_pending, "Commands and queue pairs that are not done"),
     method!("srp_get_sessions", srp::get_sessions, "Who is logged in"),
     method!("srp_get_stages", srp::get_stages, "How long commands were in which stage: lun, reset"),
     method!("srp_get_stats", srp::get_stats, "Counters of every shard"),
@@ -80,7 +81,11 @@ pub const METHODS: &[Method] = &[
     method!("srp_target_add_listener", srp::add_listener, "Listen at an address"),
     method!("srp_target_add_lun", srp::add_lun, "Make a block device a logical unit"),
     method!("srp_target_remove_initiator", srp::remove_initiator, "Take somebody off the access list"),
-    method!("srp_target_remove_listener", srp::remove_listener, "Listen at an address no more"),
+    method!(
+        "srp_target_remove_listener",
+        srp::remove_listener,
+        "Listen at an address no more, and end its sessions if asked to"
+    ),
     method!("srp_target_remove_lun", srp::remove_lun, "Remove a logical unit"),
     method!("srp_target_set_limits", srp::set_limits, "How many channels and sessions logins are given"),
 ];

@@ -1,6 +1,7 @@
 //! `srp_*`: the target, its logical units, access list, listeners and sessions.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -130,7 +131,7 @@ pub(super) fn remove_lun(model: &mut Model, params: RemoveLun) -> Result<Value, 
     model.remove_lun(params.target.as_deref(), params.lun).map(|()| json!(true))
 }
 
-/// Parameters of `srp_target_add_listener` and `srp_target_remove_listener`.
+/// Parameters of `srp_target_add_listener`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Listener {
@@ -176,8 +177,21 @@ pub(super) fn add_listener(model: &mut Model, params: Listener) -> Result<Value,
     Ok(listener_words(model.target_named(params.target.as_deref())?, &listener))
 }
 
-pub(super) fn remove_listener(model: &mut Model, params: Listener) -> Result<Value, RpcError> {
-    model.remove_listener(params.target.as_deref(), params.read()?).map(|()| json!(true))
+/// Parameters of `srp_target_remove_listener`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RemoveListener {
+    target: Option<String>,
+    address: String,
+    port: Option<u16>,
+    #[serde(default)]
+    end_sessions: bool,
+}
+
+pub(super) fn remove_listener(model: &mut Model, params: RemoveListener) -> Result<Value, RpcError> {
+    let RemoveListener { target, address, port, end_sessions } = params;
+    let listener = Listener { target, address, port };
+    model.remove_listener(listener.target.as_deref(), listener.read()?, end_sessions).map(|()| json!(true))
 }
 
 /// Parameters of `srp_target_add_initiator` and `srp_target_remove_initiator`.
@@ -367,6 +381,54 @@ fn spread_words(spread: &Spread) -> Value {
         "p99.9": at(0.999),
         "max": spread.max_ns() as f64 / 1000.0,
     })
+}
+
+/// Parameters of `srp_get_pending`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GetPending {
+    #[serde(default)]
+    min_age_ms: u64,
+    max_tasks: Option<u32>,
+}
+
+/// Commands that `srp_get_pending` lists if it is not told how many.
+const PENDING_TASKS: u32 = 256;
+
+pub(super) fn get_pending(model: &mut Model, params: GetPending) -> Result<Value, RpcError> {
+    let most = params.max_tasks.unwrap_or(PENDING_TASKS) as usize;
+    let pending = model.handle().pending(Duration::from_millis(params.min_age_ms), most)?;
+    let tasks = pending.tasks.iter().map(|task| {
+        json!({
+            "initiator": task.session.map(|session| session.initiator.to_string()),
+            "shard": task.shard,
+            "tag": task.tag,
+            "lun": task.lun,
+            "operation": task.operation,
+            "lba": task.lba,
+            "blocks": task.blocks,
+            "state": task.state,
+            "age_ms": task.age_ms,
+            "orphan": task.orphan,
+            "fence": task.fence,
+        })
+    });
+    let queue_pairs = pending.queue_pairs.iter().map(|qp| {
+        json!({
+            "qpn": qp.qpn,
+            "shard": qp.shard,
+            "state": qp.state,
+            "ended_because": qp.why,
+            "waits_for": qp.waits_for,
+            "since_ms": qp.since_ms,
+            "tasks_held": qp.held,
+        })
+    });
+    Ok(json!({
+        "tasks": tasks.collect::<Vec<_>>(),
+        "more_tasks": pending.more,
+        "queue_pairs": queue_pairs.collect::<Vec<_>>(),
+    }))
 }
 
 pub(super) fn get_stats(model: &mut Model, _: Nothing) -> Result<Value, RpcError> {

@@ -11,6 +11,7 @@ use crate::control::jsonrpc::{Call, RpcError};
 use crate::control::model::Model;
 use crate::target::access::InitiatorId;
 use crate::target::handle::SessionId;
+use crate::target::pending::{PendingQp, PendingTask};
 use crate::target::stages::{Class, Kind, Laps, StageClock};
 
 pub(super) fn call(model: &mut Model, method: &str, params: Value) -> Result<Value, RpcError> {
@@ -52,7 +53,7 @@ fn the_table_is_sorted_and_says_its_names() {
                   srp_get_targets srp_get_sessions framework_get_reactors bdev_delay_create \
                   bdev_delay_delete bdev_delay_update_latency bdev_error_create bdev_error_delete \
                   bdev_error_inject_error bdev_null_resize bdev_uring_rescan srp_session_disconnect \
-                  srp_target_set_limits";
+                  srp_target_set_limits srp_get_pending";
     let have: BTreeSet<_> = names.into_iter().collect();
     for name in wanted.split_whitespace() {
         assert!(have.contains(name), "{name}");
@@ -414,6 +415,69 @@ fn sessions_are_put_together_from_all_shards() {
         Ok(json!({"channels": 2}))
     );
     assert_eq!(call(&mut model, "srp_get_sessions", json!(null)).unwrap().as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn what_hangs_is_listed_from_all_shards_and_a_listener_may_take_its_sessions_along() {
+    let shards = FakeShards::start(2);
+    let mut model = shards.model("pending");
+    let task = |tag: &str, age_ms| PendingTask {
+        session: None,
+        shard: 1,
+        tag: tag.to_owned(),
+        lun: Some(3),
+        operation: "write",
+        lba: Some(8),
+        blocks: Some(16),
+        state: "aborted_in_block".to_owned(),
+        age_ms,
+        orphan: true,
+        fence: true,
+    };
+    shards.shard(1).pending.tasks = vec![task("07", 12_000), task("08", 90_000)];
+    shards.shard(0).pending.queue_pairs = vec![PendingQp {
+        qpn: 77,
+        shard: 0,
+        state: "condemned",
+        why: Some("the queue pair failed".to_owned()),
+        waits_for: "the device to destroy it",
+        since_ms: 6000,
+        held: 2,
+    }];
+    let pending = call(&mut model, "srp_get_pending", json!({"max_tasks": 1})).unwrap();
+    assert_eq!(pending["more_tasks"], json!(1));
+    assert_eq!(pending["tasks"].as_array().unwrap().len(), 1);
+    let oldest = &pending["tasks"][0];
+    for (key, value) in [
+        ("tag", json!("08")),
+        ("lun", json!(3)),
+        ("state", json!("aborted_in_block")),
+        ("age_ms", json!(90_000)),
+        ("orphan", json!(true)),
+        ("initiator", json!(null)),
+    ] {
+        assert_eq!(oldest[key], value, "{key}");
+    }
+    assert_eq!(pending["queue_pairs"][0]["waits_for"], json!("the device to destroy it"));
+    let unknown = call(&mut model, "srp_get_pending", json!({"min_age": 1})).unwrap_err();
+    assert!(unknown.message.contains("min_age"), "{}", unknown.message);
+
+    let at = |port: u16| json!({"address": "127.0.0.1", "port": port});
+    make(
+        &mut model,
+        &[
+            ("srp_create_target", json!({})),
+            ("srp_target_add_listener", at(1)),
+            ("srp_target_add_listener", at(2)),
+        ],
+    );
+    let session = SessionId { initiator: InitiatorId([1; 16]), target: [9; 16] };
+    shards.shard(1).channels = vec![channel(session, 1, 0)];
+    make(&mut model, &[("srp_target_remove_listener", at(1))]);
+    assert_eq!(shards.shard(1).channels.len(), 1, "sessions stay");
+    let with_sessions = json!({"address": "127.0.0.1", "port": 2, "end_sessions": true});
+    make(&mut model, &[("srp_target_remove_listener", with_sessions)]);
+    assert!(shards.shard(1).channels.is_empty());
 }
 
 #[test]

@@ -125,6 +125,16 @@ impl Engine {
         self.shared.srqs.remove(srq.0).map(drop).ok_or(VerbsError::NotFound("shared receive queue"))
     }
 
+    /// Forgets `count` receives of every shared receive queue, for simulated devices that do what
+    /// this one does not.
+    pub fn lose_srq_recvs(&mut self, count: usize) {
+        for (_, srq) in self.shared.srqs.iter_mut() {
+            for _ in 0..count {
+                srq.take();
+            }
+        }
+    }
+
     /// How many receives lie in a shared receive queue; an unknown one has none.
     pub fn posted_srq_recvs(&self, srq: SrqId) -> Option<u32> {
         Some(self.shared.srqs.get(srq.0).map_or(0, |srq| srq.len() as u32))

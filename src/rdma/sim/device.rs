@@ -263,6 +263,12 @@ impl SimDevice {
         counters
     }
 
+    /// Loses receives of every shared receive queue, as an adapter does that had fetched them for a
+    /// queue pair that died.
+    pub fn lose_receives(&mut self, count: usize) {
+        self.engine.lose_srq_recvs(count);
+    }
+
     /// The engine, for what only tests look at.
     pub fn engine(&self) -> &Engine {
         &self.engine
