@@ -258,7 +258,7 @@ impl<F: Fabric> Shard<F> {
                 ending: channel.exit.as_ref().map(|exit| EndingInfo {
                     why: exit.why.to_string(),
                     since_ms: now.since(exit.drain.since).as_millis() as u64,
-                    waits_for: exit.drain.missing(channel.roll.len()),
+                    waits_for: exit.drain.missing(channel.last_wqe, channel.roll.len()),
                 }),
                 credits: channel.srp.credit().granted(),
                 commands: channel.roll.len() as u32,

@@ -111,6 +111,8 @@ pub struct Channel {
     pub life: Life,
     /// Its end, once that has begun.
     pub exit: Option<Box<Exit>>,
+    /// LAST_WQE_REACHED came, before its end began maybe.
+    pub last_wqe: bool,
     /// Tasks that belong to it.
     pub roll: Roll,
     /// Tasks that it has forgotten and that keep the promise of a receive slot until they end.
@@ -178,6 +180,7 @@ impl Channel {
             max_send_wr: seed.max_send_wr,
             life: seed.life,
             exit: None,
+            last_wqe: false,
             roll: Roll::new(seed.slots),
             backed: 0,
             reads_in_flight: 0,

@@ -43,7 +43,6 @@ pub struct Drain {
     deadline: Time,
     marker: Marker,
     markers: u32,
-    last_wqe: bool,
     /// How often the completion queue had been polled empty when the receive side went quiet.
     empties_before: Option<u64>,
 }
@@ -62,14 +61,7 @@ pub enum Step {
 impl Drain {
     /// A drain that began `now` and is ended by force after `limit`.
     pub fn new(now: Time, limit: Duration) -> Self {
-        Drain {
-            since: now,
-            deadline: now + limit,
-            marker: Marker::Wanted,
-            markers: 0,
-            last_wqe: false,
-            empties_before: None,
-        }
+        Drain { since: now, deadline: now + limit, marker: Marker::Wanted, markers: 0, empties_before: None }
     }
 
     /// Whether the marker is to be posted.
@@ -105,19 +97,15 @@ impl Drain {
         again
     }
 
-    /// LAST_WQE_REACHED came. It may come early, late, twice or never.
-    pub fn last_wqe(&mut self) {
-        self.last_wqe = true;
-    }
-
-    /// What to do now, while `tasks` of the channel are not back; `empties` counts how often the
-    /// completion queue was polled empty so far.
-    pub fn step(&mut self, now: Time, tasks: usize, empties: u64) -> Step {
+    /// What to do now, while `tasks` of the channel are not back. `last_wqe`: LAST_WQE_REACHED came,
+    /// early, late, or twice; it may never come. `empties` counts how often the completion queue was
+    /// polled empty so far.
+    pub fn step(&mut self, now: Time, last_wqe: bool, tasks: usize, empties: u64) -> Step {
         let overdue = now >= self.deadline;
         let Marker::Back { grace_ends } = self.marker else {
             return if overdue { Step::Overdue } else { Step::Wait(self.deadline) };
         };
-        if !self.last_wqe && now < grace_ends {
+        if !last_wqe && now < grace_ends {
             return if overdue { Step::Overdue } else { Step::Wait(grace_ends.min(self.deadline)) };
         }
         let before = *self.empties_before.get_or_insert(empties);
@@ -131,11 +119,11 @@ impl Drain {
     }
 
     /// What is missing, in words for the log and for `srp_get_sessions`; empty if nothing is.
-    pub fn missing(&self, tasks: usize) -> String {
+    pub fn missing(&self, last_wqe: bool, tasks: usize) -> String {
         let mut missing = Vec::new();
         match self.marker {
             Marker::Back { .. } => {
-                if !self.last_wqe && self.empties_before.is_none() {
+                if !last_wqe && self.empties_before.is_none() {
                     missing.push("the last of its receives".to_owned());
                 }
             }
@@ -170,24 +158,23 @@ mod tests {
     #[test]
     fn quiet_needs_marker_receive_side_and_tasks() {
         let mut drain = posted(8000);
-        assert_eq!(drain.step(at(1), 0, 1), Step::Wait(at(8000)));
-        drain.last_wqe(); // early: proves nothing about the send side
-        assert_eq!(drain.step(at(2), 0, 2), Step::Wait(at(8000)));
+        assert_eq!(drain.step(at(1), false, 0, 1), Step::Wait(at(8000)));
+        // An early event proves nothing about the send side.
+        assert_eq!(drain.step(at(2), true, 0, 2), Step::Wait(at(8000)));
         drain.marker_back(at(3));
-        assert_eq!(drain.step(at(3), 2, 3), Step::Wait(at(3)), "the queue is polled empty once more");
-        assert_eq!(drain.step(at(4), 2, 4), Step::Wait(at(8000)));
-        assert_eq!(drain.step(at(5), 0, 5), Step::Quiet);
+        assert_eq!(drain.step(at(3), true, 2, 3), Step::Wait(at(3)), "the queue is polled empty once more");
+        assert_eq!(drain.step(at(4), true, 2, 4), Step::Wait(at(8000)));
+        assert_eq!(drain.step(at(5), true, 0, 5), Step::Quiet);
     }
 
     #[test]
     fn a_completion_queue_that_is_never_empty_proves_nothing() {
         let mut drain = posted(8000);
-        drain.last_wqe();
         drain.marker_back(at(3));
         for ms in 3..8000 {
-            assert_eq!(drain.step(at(ms), 0, 17), Step::Wait(at(ms)));
+            assert_eq!(drain.step(at(ms), true, 0, 17), Step::Wait(at(ms)));
         }
-        assert_eq!(drain.step(at(8000), 0, 17), Step::Overdue);
+        assert_eq!(drain.step(at(8000), true, 0, 17), Step::Overdue);
     }
 
     #[test]
@@ -195,22 +182,20 @@ mod tests {
         let mut drain = posted(8000);
         drain.marker_back(at(10));
         drain.marker_back(at(50)); // a second flush does not prolong it
-        assert_eq!(drain.step(at(11), 0, 1), Step::Wait(at(110)));
-        assert_eq!(drain.missing(0), "the last of its receives");
-        assert_eq!(drain.step(at(110), 0, 2), Step::Wait(at(110)));
-        assert_eq!(drain.step(at(110), 0, 3), Step::Quiet);
-        assert_eq!(drain.missing(0), "");
+        assert_eq!(drain.step(at(11), false, 0, 1), Step::Wait(at(110)));
+        assert_eq!(drain.missing(false, 0), "the last of its receives");
+        assert_eq!(drain.step(at(110), false, 0, 2), Step::Wait(at(110)));
+        assert_eq!(drain.step(at(110), false, 0, 3), Step::Quiet);
+        assert_eq!(drain.missing(false, 0), "");
     }
 
     #[test]
-    fn the_event_may_come_twice_and_late() {
+    fn the_event_may_come_late() {
         let mut drain = posted(8000);
         drain.marker_back(at(10));
-        drain.last_wqe();
-        drain.last_wqe();
-        assert_eq!(drain.step(at(11), 0, 1), Step::Wait(at(11)));
-        drain.last_wqe();
-        assert_eq!(drain.step(at(12), 0, 2), Step::Quiet);
+        assert_eq!(drain.step(at(11), false, 0, 1), Step::Wait(at(110)));
+        assert_eq!(drain.step(at(12), true, 0, 2), Step::Wait(at(12)));
+        assert_eq!(drain.step(at(13), true, 0, 3), Step::Quiet);
     }
 
     #[test]
@@ -218,21 +203,21 @@ mod tests {
         let mut drain = posted(8000);
         for _ in 1..MARKERS_AT_MOST {
             assert!(drain.marker_succeeded(at(1)) && drain.wants_marker());
-            assert_eq!(drain.missing(0), "its queue pair to go to ERR");
+            assert_eq!(drain.missing(false, 0), "its queue pair to go to ERR");
             assert!(!drain.marker_succeeded(at(1)), "one marker, one answer");
             drain.marker_posted();
         }
         assert!(!drain.marker_succeeded(at(2)));
-        assert_eq!(drain.step(at(2), 0, 9), Step::Overdue);
+        assert_eq!(drain.step(at(2), true, 0, 9), Step::Overdue);
     }
 
     #[test]
     fn the_deadline_always_ends_it() {
         let mut drain = posted(1000);
-        assert_eq!(drain.step(at(999), 1, 1), Step::Wait(at(1000)));
-        assert_eq!(drain.step(at(1000), 1, 2), Step::Overdue);
-        assert_eq!(drain.missing(3), "the flush of its send queue and 3 tasks");
+        assert_eq!(drain.step(at(999), false, 1, 1), Step::Wait(at(1000)));
+        assert_eq!(drain.step(at(1000), false, 1, 2), Step::Overdue);
+        assert_eq!(drain.missing(false, 3), "the flush of its send queue and 3 tasks");
         drain.marker_back(at(1000));
-        assert_eq!(drain.step(at(1001), 0, 3), Step::Overdue);
+        assert_eq!(drain.step(at(1001), false, 0, 3), Step::Overdue);
     }
 }

@@ -146,9 +146,9 @@ impl<F: Fabric> Shard<F> {
     /// LAST_WQE_REACHED: a hint, however often and whenever it comes.
     pub(super) fn on_last_wqe(&mut self, qp: QpId) {
         let Some(key) = self.channel_of(qp) else { return };
-        if let Some(exit) = self.channels.get_mut(key).and_then(|channel| channel.exit.as_mut()) {
-            exit.drain.last_wqe();
-            self.draining.woken = true;
+        if let Some(channel) = self.channels.get_mut(key) {
+            channel.last_wqe = true;
+            self.draining.woken |= channel.exit.is_some();
         }
     }
 
@@ -200,7 +200,7 @@ impl<F: Fabric> Shard<F> {
                 self.peers.send(0, Message::Ended { for_login });
             }
         }
-        exit.drain.step(now, channel.roll.len(), self.queues.empties)
+        exit.drain.step(now, channel.last_wqe, channel.roll.len(), self.queues.empties)
     }
 
     /// Ends tasks of a channel, `left` at most; whether all have been told. What the block device has
@@ -235,7 +235,7 @@ impl<F: Fabric> Shard<F> {
                 shard = self.index,
                 qpn = %channel.qpn,
                 initiator = %channel.nexus.id.initiator,
-                missing = exit.drain.missing(channel.roll.len()),
+                missing = exit.drain.missing(channel.last_wqe, channel.roll.len()),
                 "a channel that ended ({}) could not be drained in {QUIESCE_WITHIN:?}, its queue pair is destroyed",
                 exit.why
             );

@@ -442,8 +442,9 @@ impl<F: Fabric> Poller for Shard<F> {
         let mut work = self.fabric.progress(now);
         work += self.take_messages(now);
         work += self.take_connection_events(now);
-        work += self.take_work_completions(now);
+        // What happened to a queue pair comes before the flushes that follow from it.
         work += self.take_async_events(now);
+        work += self.take_work_completions(now);
         work += self.take_block_completions(now);
         work += self.serve_memory(now);
         work += self.post_responses(now);

@@ -263,6 +263,7 @@ fn orphans_of_hung_disks_leave_the_living_their_places() {
     for _ in 0..100 {
         assert!(rig.plain(raw, channel, 2, cdb::TEST_UNIT_READY).is_good());
     }
+    rig.run(ms(5));
     let left = pending(&mut rig);
     assert_eq!((left.tasks.len(), left.more), (100, 260), "the oldest hundred, as was asked");
     disconnect(&mut rig, raw, channel);
