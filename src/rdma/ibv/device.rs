@@ -376,6 +376,27 @@ impl Verbs for Device {
         self.srqs.insert(srq).map(SrqId).map_err(|_| VerbsError::Exhausted("shared receive queue"))
     }
 
+    // A queue ends with the last queue pair that was made with it. Those of the stock are the last: what
+    // hangs on a queue that is given up is not wanted any more.
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        let CqSlot { cq, .. } = self.cqs.remove(cq.0).ok_or(NO_CQ)?;
+        self.stock
+            .retain(|(parts, _)| !Arc::ptr_eq(&parts.send_cq, &cq) && !Arc::ptr_eq(&parts.recv_cq, &cq));
+        Ok(())
+    }
+
+    fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
+        let srq = self.srqs.remove(srq.0).ok_or(NO_SRQ)?;
+        self.stock.retain(|(parts, _)| !parts.srq.as_ref().is_some_and(|other| Arc::ptr_eq(other, &srq)));
+        Ok(())
+    }
+
+    fn posted_srq_recvs(&self, _: SrqId) -> Option<u32> {
+        // ibv_query_srq tells depth and limit, not how many are posted.
+        None
+    }
+
     fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
         let srq = self.srqs.get(srq.0).ok_or(NO_SRQ)?;
         srq.arm_limit(limit).map_err(|why| failed("the limit of a shared receive queue", &why))
