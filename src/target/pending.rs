@@ -23,7 +23,7 @@ pub struct PendingTask {
     pub tag: String,
     /// The logical unit that it was addressed to.
     pub lun: Option<u16>,
-    /// What the block device does for it: `read`, `write`, `flush`; else `management` or `other`.
+    /// What the block device does for it: `read`, `write`, `flush`, `unmap`; else `management` or `other`.
     pub operation: &'static str,
     /// First block of that.
     pub lba: Option<u64>,
@@ -118,6 +118,7 @@ impl<F: Fabric> Shard<F> {
                 Some(BlockOp::Read { .. }) => "read",
                 Some(BlockOp::Write { .. }) => "write",
                 Some(BlockOp::Flush { .. }) => "flush",
+                Some(BlockOp::Unmap { .. }) => "unmap",
                 None if task.management.is_some() => "management",
                 None => "other",
             },
