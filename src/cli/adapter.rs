@@ -92,6 +92,10 @@ pub(super) fn find(
     Err(anyhow::anyhow!("--ibv {}: {NOT_BUILT}", texts.join(" ")))
 }
 
+/// Queue pairs of an initiator: 256 channels, and those of the session before that are on their way out.
+#[cfg(feature = "ibv")]
+const MAX_QP: u32 = 1024;
+
 /// An initiator's device on the adapter that has this address.
 #[cfg(feature = "ibv")]
 pub(super) fn device(local: SocketAddr, sleeps: bool) -> anyhow::Result<crate::rdma::ibv::Device> {
@@ -101,7 +105,7 @@ pub(super) fn device(local: SocketAddr, sleeps: bool) -> anyhow::Result<crate::r
     let address = SocketAddr::new(local.ip(), 0);
     let adapter =
         Adapter::find(&Wanted::Addresses(vec![address])).with_context(|| format!("--ibv {}", local.ip()))?;
-    let seat = link(&adapter, 1, sleeps).context("cannot start on the adapter")?.pop();
+    let seat = link(&adapter, 1, MAX_QP, sleeps).context("cannot start on the adapter")?.pop();
     Ok(Device::new(seat.context("no seat for one shard")?)?)
 }
 

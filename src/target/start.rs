@@ -78,7 +78,9 @@ fn ibv_shards(
     adapter: &ibv::Adapter,
 ) -> std::io::Result<Vec<FabricMaker<ibv::Device>>> {
     let sleeps = matches!(config.idle, reactors::reactor::Idle::Sleep { .. });
-    let seats = ibv::link(adapter, config.cores.len(), sleeps)?;
+    // As with soft: a dying channel keeps its queue pair while its successor has another.
+    let max_qp = 2 * config.snapshot.limits.max_channels;
+    let seats = ibv::link(adapter, config.cores.len(), max_qp, sleeps)?;
     Ok(seats.into_iter().map(|seat| -> FabricMaker<_> { Box::new(move || ibv::Device::new(seat)) }).collect())
 }
 

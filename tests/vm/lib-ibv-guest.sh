@@ -13,7 +13,7 @@ target_up() {
     setsid /tmp/srpoll serve --rpc $RPC --state /tmp/state --allow any "$@" \
         >"$TARGET_OUT" 2>>"$TARGET_LOG" </dev/null &
     echo $! >/tmp/target.pid
-    eventually 30 target_is_ready || fail "the target printed no 'ready'; its log ends: $(tail -n 5 "$TARGET_LOG")"
+    eventually 120 target_is_ready || fail "the target printed no 'ready'; its log ends: $(tail -n 5 "$TARGET_LOG")"
     sed '/^ready$/,$d' "$TARGET_OUT" >/share/add_target
     cat /share/add_target
 }
@@ -21,7 +21,7 @@ target_is_ready() {
     target_is_there || fail "the target ended at once; its log ends: $(tail -n 5 "$TARGET_LOG")"
     grep -qx ready "$TARGET_OUT"
 }
-target_is_there() { [ -d "/proc/$(cat /tmp/target.pid)" ] && ! grep -q '^State:.Z' "/proc/$(cat /tmp/target.pid)/status"; }
+target_is_there() { grep -qs '^State:.[^Z]' "/proc/$(cat /tmp/target.pid)/status"; }
 target_is_gone() { ! target_is_there; }
 rpc() { /tmp/srpoll rpc --rpc $RPC "$@"; }
 sessions() { rpc srp_get_sessions | grep -c '"initiator"' || true; }
@@ -42,9 +42,8 @@ books() {
     local pid
     pid=$(cat /tmp/target.pid)
     books_now() {
-        echo "books: $(ls "/proc/$pid/task" | wc -l) threads, $(ls "/proc/$pid/fd" | wc -l) descriptors," \
-            "$(rdma resource show qp link rxe0/1 | grep -c "pid $pid ") queue pairs," \
-            "$(rdma resource show cm_id | grep -c "pid $pid ") connection ids"
+        echo "books: $(ls "/proc/$pid/task" | wc -l) threads, $(ls "/proc/$pid/fd" | wc -l) descriptors;" \
+            "$(rdma resource show rxe0)"
     }
     local before now
     # Time waits and late jobs of the janitor end by themselves.
@@ -55,4 +54,9 @@ books() {
         [ "$before" != "$now" ] || break
     done
     echo "$now"
+}
+# rxe_down : rxe0 goes, and the module, which keeps UDP port 4791 that the soft provider wants.
+rxe_down() {
+    [ ! -e /sys/class/infiniband/rxe0 ] || rdma link delete rxe0
+    modprobe -r rdma_rxe
 }

@@ -46,6 +46,7 @@ pub struct Seat {
     pub(super) adapter: Adapter,
     pub(super) shard: usize,
     sleeps: bool,
+    max_qp: u32,
     pub(super) cm: Arc<EventChannel>,
     pub(super) book: Arc<Book>,
     jobs: Sender<Job>,
@@ -54,12 +55,12 @@ pub struct Seat {
     bell: Arc<Bell>,
 }
 
-/// Starts the janitor of an adapter and makes a seat for each of `shards` shards. With `sleeps`, shards
-/// may sleep, and are woken by completions.
+/// Starts the janitor of an adapter and makes a seat for each of `shards` shards, with up to `max_qp`
+/// queue pairs each. With `sleeps`, shards may sleep, and are woken by completions.
 ///
 /// # Errors
 /// The system's, if there are no descriptors or threads left.
-pub fn link(adapter: &Adapter, shards: usize, sleeps: bool) -> io::Result<Vec<Seat>> {
+pub fn link(adapter: &Adapter, shards: usize, max_qp: u32, sleeps: bool) -> io::Result<Vec<Seat>> {
     assert!((1..=256).contains(&shards), "a shard's number is a byte of its handles");
     let cm = EventChannel::new()?;
     let book = Arc::new(Book::default());
@@ -74,6 +75,7 @@ pub fn link(adapter: &Adapter, shards: usize, sleeps: bool) -> io::Result<Vec<Se
             adapter: adapter.clone(),
             shard,
             sleeps,
+            max_qp: max_qp.min(adapter.abilities.caps.max_qp),
             cm: Arc::clone(&cm),
             book: Arc::clone(&book),
             jobs: jobs.clone(),
@@ -144,7 +146,7 @@ impl Device {
         } else {
             None
         };
-        let max_qp = seat.adapter.abilities.caps.max_qp.min(1 << 16) as usize;
+        let max_qp = seat.max_qp as usize;
         Ok(Device {
             seat,
             channel,
@@ -552,8 +554,9 @@ impl Verbs for Device {
             if let Some(slot) = last.and_then(|(_, key)| self.qps.get_mut(key)) {
                 match status {
                     crate::rdma::verbs::WcStatus::Success => slot.heard = self.now,
-                    // The device has moved it by itself.
-                    _ => slot.state = QpState::Err,
+                    // The device has moved it by itself. A late flush says nothing of a queue pair's next life.
+                    _ if slot.is_connected() => slot.state = QpState::Err,
+                    _ => {}
                 }
             }
             *to = Wc {

@@ -34,6 +34,13 @@ pub(super) struct QpSlot {
     pub(super) heard: Time,
 }
 
+impl QpSlot {
+    /// Whether it is between INIT and its end, so that its work can fail.
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+    }
+}
+
 impl Device {
     pub(super) fn parts(&self, init: &QpInit) -> Result<QpParts, VerbsError> {
         let abilities = &self.seat.adapter.abilities;
