@@ -1,5 +1,5 @@
 //! The C interface of `srpoll.h`: pointers become values here, and nothing else happens. What it is for
-//! is in [`driver`]; what fio wants of it is in `engine.c`.
+//! is in `driver`; what fio wants of it is in `engine.c`.
 //!
 //! A handle belongs to one thread at a time. No function unwinds: a panic ends the process with its
 //! message.
