@@ -166,7 +166,13 @@ impl Trial {
                     Kind::Read => (me.bytes(place(READ, number), PLACE), theirs),
                     Kind::Send => {
                         messages += 1;
-                        (peer.bytes(place(RECEIVED, messages - 1), PLACE), mine)
+                        // Receives of a shared queue are used in any order: the completion tells.
+                        let at = match self.received[1 - side].get(messages - 1) {
+                            Some(wc) => wc.wr_id as usize,
+                            None if peer.srq.is_none() => messages - 1,
+                            None => continue,
+                        };
+                        (peer.bytes(place(RECEIVED, at), PLACE), mine)
                     }
                 };
                 if number < done_before {
@@ -186,7 +192,15 @@ impl Trial {
             // Each SEND was received once, in order, with its length.
             let lengths = self.ops[side].iter().filter(|op| matches!(op.kind, Kind::Send));
             let good = self.received[1 - side].iter().filter(|wc| wc.status == WcStatus::Success);
-            let good: Vec<_> = good.map(|wc| (wc.wr_id as usize, wc.len_bytes as usize)).collect();
+            // A shared queue's receives are used in any order, but none twice.
+            let shared = peer.srq.is_some();
+            let mut used: Vec<_> = self.received[1 - side].iter().map(|wc| wc.wr_id).collect();
+            used.sort_unstable();
+            assert!(used.windows(2).all(|two| two[0] < two[1]), "{what}: side {side} {used:?}");
+            let named = |(index, wc): (usize, &Wc)| {
+                (if shared { index } else { wc.wr_id as usize }, wc.len_bytes as usize)
+            };
+            let good: Vec<_> = good.enumerate().map(named).collect();
             let expected: Vec<_> = lengths.map(|op| op.len).enumerate().collect();
             assert!(expected.starts_with(&good), "{what}: side {side} {good:?} of {expected:?}");
             if failed_at.is_none() {

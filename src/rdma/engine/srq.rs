@@ -33,45 +33,49 @@ impl RecvQueue {
     pub(crate) fn clear(&mut self) {
         self.ring.clear();
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.ring.len()
-    }
 }
 
-/// A shared receive queue. Its limit fires once when fewer receives are posted than it says, and
+/// A shared receive queue: a pile, not a line. The order in which its receives are used is nobody's
+/// concern (IBTA vol. 1, 10.2.9), and the one that was posted last lies in a cache, while a line as
+/// long as a shard's would lead through all of its memory again and again. Its limit fires once when fewer receives are posted than it says, and
 /// is zero until armed again (IBTA vol. 1, 10.2.9).
 pub(crate) struct Srq {
     pub(crate) pd: PdId,
-    queue: RecvQueue,
+    depth: usize,
+    pile: Vec<RecvWr>,
     limit: usize,
 }
 
 impl Srq {
     pub(crate) fn new(pd: PdId, depth: u32) -> Self {
-        Srq { pd, queue: RecvQueue::new(depth), limit: 0 }
+        let depth = depth as usize;
+        Srq { pd, depth, pile: Vec::with_capacity(depth), limit: 0 }
     }
 
     #[inline]
     pub(crate) fn post(&mut self, wr: &RecvWr) -> Result<(), VerbsError> {
-        self.queue.post(wr)
+        if self.pile.len() == self.depth {
+            return Err(VerbsError::QueueFull);
+        }
+        self.pile.push(*wr);
+        Ok(())
     }
 
     /// The next receive, and whether the limit fires.
     #[inline]
     pub(crate) fn take(&mut self) -> (Option<RecvWr>, bool) {
-        let taken = self.queue.take();
+        let taken = self.pile.pop();
         (taken, self.limit_fires())
     }
 
     /// How many receives are posted.
     pub(crate) fn len(&self) -> usize {
-        self.queue.len()
+        self.pile.len()
     }
 
     /// Arms the limit; says whether it fires at once.
     pub(crate) fn arm(&mut self, limit: u32) -> Result<bool, VerbsError> {
-        if limit as usize > self.queue.depth {
+        if limit as usize > self.depth {
             return Err(VerbsError::Invalid("limit above the depth of the queue"));
         }
         self.limit = limit as usize;
@@ -79,7 +83,7 @@ impl Srq {
     }
 
     fn limit_fires(&mut self) -> bool {
-        let fires = self.queue.len() < self.limit;
+        let fires = self.pile.len() < self.limit;
         if fires {
             self.limit = 0;
         }
