@@ -54,6 +54,8 @@ impl Endpoint {
     pub fn device(&self) -> anyhow::Result<soft::Device> {
         let mut config = soft::DeviceConfig::new(guid_of(self.local.ip()));
         config.fault = self.fault;
+        // An SRP_RSP says that its command has arrived.
+        config.engine.patient_sends = true;
         let mut device = soft::Device::new(config);
         let port = PortConfig { scope_id: self.scope_id(), ..PortConfig::new(1).with(self.fault) };
         for socket in open_port(self.local.ip(), &port)? {

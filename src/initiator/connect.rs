@@ -37,7 +37,8 @@ impl<D: Device + Connections> Session<D> {
             send_cq: self.cq,
             recv_cq: self.cq,
             srq: None,
-            max_send_wr: wrs,
+            // A command's SEND may wait for its ACK while its request has been answered and is used again.
+            max_send_wr: (2 * wrs).min(self.device.caps().max_send_wr),
             max_recv_wr: wrs,
             remote_access: true,
         };

@@ -36,10 +36,14 @@ impl<D: Device + Connections> Session<D> {
                 if wc.status != WcStatus::Success {
                     return self.lose(now, SessionError::Completion(wc.status));
                 }
-                let released = entry.state == SlotState::Released;
-                entry.apply(SlotEvent::SendDone);
-                if released {
-                    channel.free.push(slot);
+                match entry.state {
+                    SlotState::Posted | SlotState::Answered => entry.apply(SlotEvent::SendDone),
+                    SlotState::Released => {
+                        entry.apply(SlotEvent::SendDone);
+                        channel.free.push(slot);
+                    }
+                    // Its answer has come before.
+                    _ => {}
                 }
             }
             kind::RECV => {
@@ -133,6 +137,15 @@ impl<D: Device + Connections> Session<D> {
                 match entry {
                     Some(entry) => {
                         entry.apply(SlotEvent::Answer);
+                        // Who answers has got it. The end of its SEND, if it is yet to come, has
+                        // nothing new to say: sent again, it is a duplicate, into which nobody looks.
+                        if entry.state == SlotState::Answered {
+                            entry.apply(SlotEvent::SendDone);
+                            if let Some(link) = &self.channels[index].link {
+                                let wr_id = Key { slot, generation }.handle(kind::COMMAND).to_bits();
+                                self.device.confirm_send(now, link.qp, wr_id);
+                            }
+                        }
                         self.complete(slot, outcome);
                     }
                     // Of a command that was aborted meanwhile; its credit has been taken.

@@ -9,8 +9,9 @@ use crate::wire::scsi::sense::Sense;
 use crate::wire::scsi::status::Status;
 use crate::wire::srp::{RawLun, Tag};
 
-/// Where a request is. Its buffers belong to the device from `Posted` until the SEND has completed
-/// *and* the answer has come: a retransmission may still read them after the answer.
+/// Where a request is. Its buffers belong to the device from `Posted` until the target has answered,
+/// which shows that it has the SEND, too. A request that ended by task management is done when its SEND
+/// has completed as well: it may not have arrived yet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SlotState {
     /// Nobody's.

@@ -110,6 +110,9 @@ macro_rules! verbs_of_engine {
         ) -> Result<(), $crate::rdma::verbs::VerbsError> {
             self.$engine.post_send(now, qp, wr)
         }
+        fn confirm_send(&mut self, now: reactors::time::Time, qp: $crate::rdma::verbs::QpId, wr_id: u64) {
+            self.$engine.confirm_send(now, qp, wr_id);
+        }
         fn post_recv(
             &mut self,
             qp: $crate::rdma::verbs::QpId,

@@ -555,6 +555,9 @@ pub trait Device {
 
     /// Posts to the send queue. In ERR it is taken and flushed.
     fn post_send(&mut self, now: Time, qp: QpId, wr: &SendWr) -> Result<(), VerbsError>;
+    /// Says that the peer has answered a SEND, so that it must have arrived, and all before it: as good as an
+    /// ACK. A provider that makes use of it completes that SEND silently; no other need.
+    fn confirm_send(&mut self, _now: Time, _qp: QpId, _wr_id: u64) {}
     /// Posts to a QP's own receive queue.
     fn post_recv(&mut self, qp: QpId, wr: &RecvWr) -> Result<(), VerbsError>;
     /// Posts to a shared receive queue.

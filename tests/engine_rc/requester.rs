@@ -125,6 +125,61 @@ fn ack_req_stands_on_sends_signaled_ends_reads_and_where_sending_stops() {
     );
 }
 
+/// A requester whose SENDs leave it to the peer when to acknowledge.
+fn patient() -> Setup {
+    Setup { config: EngineConfig { patient_sends: true, ..EngineConfig::default() }, ..Setup::default() }
+}
+
+#[test]
+fn an_answer_stands_for_the_ack_of_a_patient_send() {
+    let mut lone = Lone::new(&patient());
+    let short = lone.side.list(0, 64);
+    lone.wait(2 * patient().config.ack_owed_for);
+    lone.post(&wr(1, SEND, short, true));
+    assert!(lone.sent()[0].bth.ack_req, "nothing was heard of the peer for a while");
+    lone.ack(0);
+    assert_eq!(lone.send_wcs(), [(1, WcStatus::Success)]);
+    lone.post(&wr(2, SEND, short, true));
+    lone.post(&wr(3, SEND, short, true));
+    assert!(lone.sent().iter().all(|packet| !packet.bth.ack_req));
+    lone.confirm(9);
+    assert_eq!(lone.send_wcs(), [], "there is none of that name");
+    lone.confirm(3);
+    assert_eq!(
+        lone.send_wcs(),
+        [(2, WcStatus::Success)],
+        "what came before it completes, it itself silently"
+    );
+    lone.ack(2);
+    assert_eq!(lone.send_wcs(), []);
+    lone.wait(Duration::from_secs(10));
+    assert!(lone.sent().is_empty(), "nothing is left to be sent again");
+    // What has not left cannot have been answered.
+    lone.post(&wr(4, SEND, short, true));
+    lone.confirm(4);
+    assert_eq!((lone.send_wcs(), lone.sent().len()), (vec![], 1));
+    lone.modify(&QpModify::Err).unwrap();
+    lone.confirm(4);
+    lone.sent();
+    assert_eq!(lone.send_wcs(), [(4, WcStatus::WrFlush)], "a flush is a flush");
+}
+
+#[test]
+fn patient_sends_ask_before_the_send_queue_is_full() {
+    let setup = patient();
+    let mut lone = Lone::new(&setup);
+    let mut since = 0;
+    for index in 0..100 {
+        lone.post(&wr(index.into(), SEND, lone.side.list(0, 64), true));
+        let sent = lone.sent();
+        since = if sent[0].bth.ack_req { 0 } else { since + 1 };
+        assert!(since < setup.max_send_wr / 4, "after {index}");
+        if sent[0].bth.ack_req {
+            lone.ack(index);
+        }
+    }
+}
+
 #[test]
 fn a_window_never_stalls_a_peer_that_answers_only_ack_req() {
     // Linux's rxe acknowledges nothing else (spec section 5).

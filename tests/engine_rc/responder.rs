@@ -1,5 +1,7 @@
 //! What a responder answers: ACKs and how it saves them, NAKs, RNR NAKs, duplicates, refusals.
 
+use std::time::Duration;
+
 use srpoll::rdma::engine::EngineConfig;
 use srpoll::rdma::verbs::*;
 use srpoll::wire::bth::{Bth, Opcode};
@@ -36,15 +38,16 @@ fn ack_req_is_answered_once_at_the_end_of_the_batch() {
 }
 
 #[test]
-fn without_ack_req_an_ack_is_owed_until_sixteen_packets() {
+fn without_ack_req_an_ack_is_owed_until_many_packets() {
     let mut lone = Lone::new(&Setup::default());
-    for index in 0..15 {
+    let many = EngineConfig::default().ack_every_packets;
+    for index in 0..many - 1 {
         zero_write(&mut lone, index, false);
     }
     assert!(replies(&mut lone).is_empty());
-    zero_write(&mut lone, 15, false);
-    assert_eq!(replies(&mut lone), [(peer_psn(15), Syndrome::ACK)]);
-    for index in 16..31 {
+    zero_write(&mut lone, many - 1, false);
+    assert_eq!(replies(&mut lone), [(peer_psn(many - 1), Syndrome::ACK)]);
+    for index in many..2 * many - 1 {
         zero_write(&mut lone, index, false);
     }
     assert!(replies(&mut lone).is_empty(), "it counts anew");
@@ -52,6 +55,32 @@ fn without_ack_req_an_ack_is_owed_until_sixteen_packets() {
     let mut lone = Lone::new(&Setup { config, ..Setup::default() });
     zero_write(&mut lone, 0, false);
     assert_eq!(replies(&mut lone).len(), 1);
+}
+
+#[test]
+fn an_ack_that_is_owed_is_paid_in_time_unless_a_send_has_answered() {
+    let config = EngineConfig::default();
+    let mut lone = Lone::new(&Setup::default());
+    zero_write(&mut lone, 0, false);
+    zero_write(&mut lone, 1, false);
+    assert!(replies(&mut lone).is_empty());
+    lone.wait(config.ack_owed_for - Duration::from_nanos(1));
+    assert!(lone.sent().is_empty());
+    lone.wait(Duration::from_nanos(1));
+    assert_eq!(replies(&mut lone), [(peer_psn(1), Syndrome::ACK)]);
+    lone.wait(10 * config.ack_owed_for);
+    assert!(lone.sent().is_empty(), "it owes nothing any more");
+    zero_write(&mut lone, 2, false);
+    assert!(replies(&mut lone).is_empty());
+    lone.post(&wr(1, SEND, lone.side.list(0, 36), true));
+    assert_eq!(lone.sent().len(), 1);
+    lone.ack(0);
+    lone.wait(10 * config.ack_owed_for);
+    assert!(lone.sent().is_empty(), "the SEND has said as much");
+    zero_write(&mut lone, 3, true);
+    lone.post(&wr(2, SEND, lone.side.list(0, 36), true));
+    let sent: Vec<_> = lone.replies().iter().map(|packet| packet.bth.opcode).collect();
+    assert_eq!(sent, [Opcode::SendOnly, Opcode::Acknowledge], "who asks for an ACK gets one all the same");
 }
 
 #[test]
@@ -99,8 +128,8 @@ fn packets_that_overtook_each_other_within_a_batch_make_no_nak() {
 #[test]
 fn duplicates_are_acknowledged_again_and_change_nothing() {
     let mut lone = Lone::new(&Setup::default());
-    lone.post_recv(1, 0, 64);
     lone.post_recv(2, 64, 64);
+    lone.post_recv(1, 0, 64);
     lone.request(Opcode::SendOnly, 0, true, None, b"first");
     lone.request(Opcode::WriteOnly, 1, true, Some(lone.reth(4096, 4)), b"good");
     assert_eq!(replies(&mut lone).len(), 1);

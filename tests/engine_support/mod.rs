@@ -430,6 +430,12 @@ impl Lone {
         self.hear(Bth::new(opcode, self.side.qpn, psn), &ext[..ext_len], payload);
     }
 
+    /// An answer of the peer to a SEND.
+    pub fn confirm(&mut self, wr_id: u64) {
+        let qp = self.side.qp;
+        self.engine.confirm_send(self.now, qp, wr_id);
+    }
+
     pub fn ack(&mut self, index: u32) {
         self.answer(Opcode::Acknowledge, index, Some(Syndrome::ACK), &[]);
     }

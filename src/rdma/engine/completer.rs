@@ -3,8 +3,9 @@
 use reactors::time::Time;
 
 use super::qp::Qp;
-use super::requester::{chunk_end, pieces, read_chunk_packets};
+use super::requester::{SendWqe, chunk_end, pieces, read_chunk_packets};
 use super::shared::Shared;
+use super::state;
 use crate::rdma::verbs::{SendOp, Wc, WcOpcode, WcStatus};
 use crate::wire::bth::{Bth, Operation};
 use crate::wire::ext::{Aeth, NakCode, Syndrome};
@@ -79,6 +80,21 @@ impl Qp {
         }
         if !reached {
             self.on_read_gap(sh, now);
+        }
+    }
+
+    /// An answer shows that a SEND has arrived: what an ACK would have said. It completes silently, since
+    /// who says so knows. One that has not left in full is none of which anybody could know.
+    pub(super) fn confirm_send(&mut self, sh: &mut Shared, now: Time, wr_id: u64) {
+        let is_it = |wqe: &&mut SendWqe| matches!(wqe.wr.op, SendOp::Send { .. }) && wqe.wr.wr_id == wr_id;
+        let mut begun = self.req.queue.iter_mut().take_while(|wqe| wqe.begun);
+        let Some(wqe) = begun.find(is_it).filter(|_| state::rules(self.state).send) else { return };
+        let end = wqe.end();
+        if !self.req.high.is_before(end) {
+            wqe.wr.signaled = false;
+            self.advance(sh, now, end);
+            // What has arrived needs no AckReq behind it.
+            self.req.since_ask = self.req.since_ask.min(self.req.in_flight());
         }
     }
 

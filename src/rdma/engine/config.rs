@@ -35,6 +35,13 @@ pub struct EngineConfig {
     pub max_message_bytes: u32,
     /// Packets that may come without AckReq before an ACK goes out by itself.
     pub ack_every_packets: u32,
+    /// How long a packet that came without AckReq waits for others to be acknowledged with it, or for a
+    /// SEND of ours, which answers it.
+    pub ack_owed_for: Duration,
+    /// A SEND does not ask for its ACK, but leaves it to the peer to send one for several: for who learns by
+    /// an answer of the peer that its SEND has arrived, and [says so](super::Engine::confirm_send). After
+    /// twice [`ack_owed_for`](Self::ack_owed_for) without an ACK one asks, for peers that answer nothing else.
+    pub patient_sends: bool,
     /// Unacknowledged SEND and WRITE packets that a new connection may have in flight.
     pub window_start_packets: u32,
     /// To how many packets the window grows.
@@ -73,7 +80,9 @@ impl Default for EngineConfig {
             max_recv_wr: 1 << 12,
             max_rd_atomic: 128,
             max_message_bytes: 16 << 20,
-            ack_every_packets: 16,
+            ack_every_packets: 64,
+            ack_owed_for: Duration::from_micros(200),
+            patient_sends: false,
             window_start_packets: 32,
             window_max_packets: 128,
             write_only_segmentation: true,

@@ -234,6 +234,15 @@ impl Engine {
         self.qps.get_mut(qp.0).ok_or(NO_QP)?.post_send(&mut self.shared, wr)
     }
 
+    /// The peer has answered the SEND `wr_id`: it has arrived, and all before it.
+    pub fn confirm_send(&mut self, now: Time, qp: QpId, wr_id: u64) {
+        self.saw(now);
+        if let Some(qp) = self.qps.get_mut(qp.0) {
+            qp.confirm_send(&mut self.shared, now, wr_id);
+        }
+        self.settle();
+    }
+
     /// Posts to a queue pair's own receive queue.
     pub fn post_recv(&mut self, qp: QpId, wr: &RecvWr) -> Result<(), VerbsError> {
         let posted = self.qps.get_mut(qp.0).ok_or(NO_QP)?.post_recv(&mut self.shared, wr);
@@ -324,13 +333,30 @@ impl Engine {
             qp.replies_later = false;
             qp.schedule(&mut self.shared);
         }
+        if !self.shared.owing.is_empty() && self.shared.owing_until == Time::NEVER {
+            self.shared.owing_until = now + self.shared.config.ack_owed_for;
+        }
+    }
+
+    /// Who owes an ACK has waited for more packets long enough.
+    fn pay_acks(&mut self, now: Time) -> usize {
+        if now < self.shared.owing_until {
+            return 0;
+        }
+        self.shared.owing_until = Time::NEVER;
+        let mut paid = 0;
+        while let Some(slot) = self.shared.owing.pop() {
+            let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
+            paid += usize::from(qp.pay_acks(&mut self.shared));
+        }
+        paid
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has something to do, at the earliest;
     /// [`Time::ZERO`] if [`transmit`](Self::transmit) has something now.
     pub fn deadline(&self) -> Time {
         if self.shared.ready.is_empty() && self.shared.flushes.is_empty() {
-            self.shared.timers.earliest()
+            self.shared.timers.earliest().min(self.shared.owing_until)
         } else {
             Time::ZERO
         }
@@ -340,7 +366,7 @@ impl Engine {
     /// up. Cheap enough to be called every turn, whatever [`deadline`](Self::deadline) says.
     pub fn handle_timeout(&mut self, now: Time) -> usize {
         self.saw(now);
-        let mut came_up = 0;
+        let mut came_up = self.pay_acks(now);
         while let Some(slot) = self.shared.timers.pop(now) {
             let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
             qp.on_deadline(&mut self.shared, now);

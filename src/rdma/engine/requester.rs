@@ -83,6 +83,8 @@ pub(super) struct Requester {
     pub(super) read_window: Window,
     /// Packets sent since the last AckReq.
     pub(super) since_ask: u32,
+    /// When the last AckReq left, or the last ACK came.
+    pub(super) heard_at: Time,
     pub(super) retry: Retry,
 }
 
@@ -102,6 +104,7 @@ impl Requester {
             window: Window::new(1, 1, 1),
             read_window: Window::new(1, 1, 1),
             since_ask: 0,
+            heard_at: Time::ZERO,
             retry: Retry::new(),
         }
     }
@@ -337,8 +340,13 @@ impl Qp {
         };
         let is_send = matches!(wqe.wr.op, SendOp::Send { .. });
         let window = req.window.size();
-        let ask = ends && (is_send || wqe.wr.signaled || stops)
-            || req.since_ask + 1 >= (window / 2).max(1)
+        let (wants_ack, most_without) = if is_send && sh.config.patient_sends {
+            (now.since(req.heard_at) >= 2 * sh.config.ack_owed_for, req.depth as u32 / 4)
+        } else {
+            (is_send || wqe.wr.signaled || stops, u32::MAX)
+        };
+        let ask = ends && wants_ack
+            || req.since_ask + 1 >= (window / 2).min(most_without).max(1)
             || req.in_flight() + 1 >= window;
         let retransmission = req.next.is_before(req.high);
         let bth = Bth {
@@ -378,13 +386,20 @@ impl Qp {
         });
         sh.counters.sent(u64::from(len), retransmission);
 
-        req.since_ask = if ask { 0 } else { req.since_ask + 1 };
+        if ask {
+            (req.since_ask, req.heard_at) = (0, now);
+        } else {
+            req.since_ask += 1;
+        }
         req.next = req.next.plus(1);
         if req.high.is_before(req.next) {
             req.high = req.next;
         }
         if ends {
             req.cursor += 1;
+        }
+        if ends && is_send {
+            self.resp.has_answered();
         }
         self.sent_request(sh, now, (ask && !retransmission).then_some(bth.psn));
         true

@@ -4,6 +4,7 @@ use super::qp::Qp;
 use super::reads::ReadQueue;
 use super::requester::packets_of;
 use super::shared::Shared;
+use super::state;
 use super::transmit::{Outgoing, Piece, Sink};
 use crate::rdma::verbs::{AsyncEvent, QpId, QpState, RecvWr, RtrAttr, Wc, WcOpcode, WcStatus};
 use crate::wire::bth::{Bth, Opcode, Operation, Position};
@@ -55,6 +56,8 @@ pub(super) struct Responder {
     pub(super) reads: ReadQueue,
     /// Packets taken since the last ACK.
     unacknowledged: u32,
+    /// In `Shared::owing`.
+    owes: bool,
     /// An ACK is due.
     ack_due: bool,
     /// A NAK is due.
@@ -72,6 +75,7 @@ impl Responder {
             message: Message::None,
             reads: ReadQueue::new(0),
             unacknowledged: 0,
+            owes: false,
             ack_due: false,
             nak: None,
             fatal: None,
@@ -94,6 +98,14 @@ impl Responder {
         self.ack_due = false;
         self.nak = None;
         self.fatal = None;
+    }
+
+    /// A SEND has left: to a peer that asks for no ACK it says that what came before has arrived.
+    #[inline]
+    pub(super) fn has_answered(&mut self) {
+        if !self.ack_due {
+            self.unacknowledged = 0;
+        }
     }
 
     /// Whether an ACK or NAK is due.
@@ -300,7 +312,20 @@ impl Qp {
         if bth.ack_req || resp.unacknowledged >= sh.config.ack_every_packets {
             resp.ack_due = true;
             self.schedule_reply(sh);
+        } else if !std::mem::replace(&mut resp.owes, true) {
+            sh.owing.push(self.key.slot);
         }
+    }
+
+    /// What it owes an ACK for has waited long enough. Whether it still owes one.
+    pub(super) fn pay_acks(&mut self, sh: &mut Shared) -> bool {
+        self.resp.owes = false;
+        let owes = self.resp.unacknowledged > 0 && state::rules(self.state).take_requests;
+        if owes {
+            self.resp.ack_due = true;
+            self.schedule(sh);
+        }
+        owes
     }
 
     fn refuse_malformed(&mut self, sh: &mut Shared) {

@@ -178,6 +178,7 @@ impl Qp {
 
     /// More is acknowledged: all retries are there again, timers start anew.
     pub(super) fn progressed(&mut self, sh: &mut Shared, now: Time) {
+        self.req.heard_at = now;
         let retry = &mut self.req.retry;
         retry.refill();
         retry.early_tries = 0;

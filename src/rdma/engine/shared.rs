@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use reactors::slab::Slab;
+use reactors::time::Time;
 
 use super::config::EngineConfig;
 use super::counters::Counters;
@@ -60,6 +61,10 @@ pub(super) struct Shared {
     pub(super) ready: VecDeque<u32>,
     /// Slots of queue pairs that have something to answer when the batch ends.
     pub(super) replies: Vec<u32>,
+    /// Slots of queue pairs that took packets which asked for no ACK.
+    pub(super) owing: Vec<u32>,
+    /// When they send one; never if there are none.
+    pub(super) owing_until: Time,
     /// Slots of queue pairs in ERR whose send queue is to be flushed.
     pub(super) flushes: Vec<u32>,
     pub(super) read_budget: ReadBudget,
@@ -81,6 +86,8 @@ impl Shared {
             timers: Timers::new(config.max_qp),
             ready: VecDeque::with_capacity(qps),
             replies: Vec::with_capacity(qps),
+            owing: Vec::with_capacity(qps),
+            owing_until: Time::NEVER,
             flushes: Vec::with_capacity(qps),
             read_budget: ReadBudget {
                 limit_bytes: config.read_budget_bytes,
@@ -112,6 +119,7 @@ impl Shared {
     pub(super) fn forget(&mut self, slot: u32) {
         self.ready.retain(|other| *other != slot);
         self.replies.retain(|other| *other != slot);
+        self.owing.retain(|other| *other != slot);
         self.flushes.retain(|other| *other != slot);
         self.read_budget.waiting.retain(|other| *other != slot);
         self.timers.remove(slot);
