@@ -67,6 +67,9 @@ pub struct SessionConfig {
     /// Longest data-OUT that is sent as immediate data, in bytes, if the target grants it; zero
     /// asks for none.
     pub max_immediate_bytes: u32,
+    /// Up to so many commands of a channel on their way data-OUT is sent as immediate data, which saves a
+    /// round trip; with more the target READs it, in packets of one size that share segmented sends.
+    pub max_immediate_depth: u32,
     /// How data buffers are described.
     pub descriptors: DescriptorForm,
     /// After this long a command is aborted.
@@ -87,6 +90,9 @@ impl SessionConfig {
     /// Longest immediate data that fit a receive slot of ours and of LIO, in bytes.
     pub const MAX_IMMEDIATE_BYTES: u32 = 8192;
 
+    /// Where a READ begins to cost less than the unequal packets of immediate data.
+    pub const MAX_IMMEDIATE_DEPTH: u32 = 4;
+
     /// A session of one channel with ib_srp's habits.
     pub fn new(path: Path, service: Service, initiator: PortId) -> Self {
         SessionConfig {
@@ -99,6 +105,7 @@ impl SessionConfig {
             depth: 32,
             max_io_bytes: 128 << 10,
             max_immediate_bytes: Self::MAX_IMMEDIATE_BYTES,
+            max_immediate_depth: Self::MAX_IMMEDIATE_DEPTH,
             descriptors: DescriptorForm::Direct,
             command_timeout: Duration::from_secs(30),
             abort_timeout: Duration::from_secs(5),

@@ -241,7 +241,7 @@ impl<D: Device + Connections> Session<D> {
             data_in: DataBuffer::None,
         };
         match (command.transfer, offset) {
-            (Transfer::Out(1..), Some(offset)) if len <= most => {
+            (Transfer::Out(1..), Some(offset)) if len <= most && self.is_shallow(index) => {
                 let memory = self.data_memory(data);
                 let emitted = memory.region.with_bytes(data.at, len as usize, |data| {
                     let offset = usize::from(offset);
@@ -273,6 +273,13 @@ impl<D: Device + Connections> Session<D> {
                 SgeList::one(self.memory.ius.sge(at, header))
             }
         }
+    }
+
+    /// Whether few commands of a channel are on their way.
+    #[inline]
+    fn is_shallow(&self, index: usize) -> bool {
+        let busy = self.config.depth - self.channels[index].free.len() as u32;
+        busy <= self.config.max_immediate_depth
     }
 
     /// Writes the header of a command, zeroed up to `at_least` bytes; gives its length.

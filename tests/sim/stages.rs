@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use bdev::delay::Hold;
+use srpoll::initiator::{Command, Transfer};
 use srpoll::target::handle::{Reply, Request};
 use srpoll::target::stages::{Stage, StageReading};
-use srpoll::wire::srp::{Cmd, DataBuffer};
+use srpoll::wire::srp::{Cmd, DataBuffer, TaskAttribute};
 
-use crate::rig::command::cmd;
+use crate::rig::command::{cmd, raw_lun};
 use crate::rig::{Rig, Setup, cdb, disk, lun};
 
 fn us(micros: u64) -> Duration {
@@ -84,4 +85,52 @@ fn who_waits_for_memory_is_seen_to() {
     assert_eq!(Duration::from_nanos(reading.stage(Stage::Backend).max_ns()), us(700));
     let means: f64 = Stage::ALL.iter().map(|&stage| reading.stage(stage).mean_ns()).sum();
     assert_eq!(means, reading.total().mean_ns(), "the stages add up");
+}
+
+/// Posts that many writes of 4 KiB at once over a session of ours, and waits for all.
+fn write_at_once(rig: &mut Rig, session: usize, count: usize) {
+    for _ in 0..count {
+        let now = rig.now;
+        let session = &mut rig.sessions[session];
+        let slot = session.reserve().expect("a request and a credit for it");
+        let command = Command {
+            lun: raw_lun(0),
+            cdb: cdb::write_10(0, 8),
+            transfer: Transfer::Out(4096),
+            attribute: TaskAttribute::Simple,
+            user: 0,
+        };
+        session.post(now, slot, &command).unwrap();
+    }
+    let mut ended = 0;
+    rig.until("all writes have ended", |rig| {
+        let session = &mut rig.sessions[session];
+        while let Some(completion) = session.next_completion() {
+            session.release(completion.slot);
+            ended += 1;
+        }
+        ended == count
+    });
+}
+
+#[test]
+fn data_go_along_with_few_commands_and_are_read_with_many() {
+    let mut rig = Rig::new(Setup::new(vec![lun(0, disk::malloc(1))]));
+    let session = rig.live_session(0, Rig::session_config(0));
+    // Takes the unit attention.
+    write_at_once(&mut rig, session, 1);
+    take_stages(&mut rig, 0);
+    let reads = |rig: &mut Rig| {
+        let readings = take_stages(rig, 0);
+        let [writes] = &readings[..] else { panic!("{readings:?}") };
+        let spread = writes.stage(Stage::Read);
+        let quantile = |part: f64| Duration::from_nanos(spread.quantile_ns(part / 16.0));
+        (spread.count(), quantile(4.0), quantile(5.0) >= us(20))
+    };
+    for _ in 0..16 {
+        write_at_once(&mut rig, session, 1);
+    }
+    assert_eq!(reads(&mut rig), (16, us(0), false), "one by one none waits for a READ");
+    write_at_once(&mut rig, session, 16);
+    assert_eq!(reads(&mut rig), (16, us(0), true), "of sixteen at once all but the first four do");
 }
