@@ -15,9 +15,10 @@ use crate::rdma::verbs::{ConnId, Path, QpId, Service};
 use crate::srp;
 use crate::wire::num::Qpn;
 
-/// Work requests without a completion of their own, after which one is signaled all the same, so
-/// that the provider can free send queue entries (IBTA vol. 1, 10.8.6).
-const SIGNAL_EVERY: u32 = 16;
+/// Most work requests without a completion of their own, if half of the send queue holds as many, after which one is signaled all the same, so
+/// that the provider can free send queue entries (IBTA vol. 1, 10.8.6). Each asks for an ACK, which is a
+/// system call on either side; the responses behind a turn's WRITEs are signaled anyway.
+const SIGNAL_EVERY: u32 = 64;
 
 /// The tasks of a channel, so that its end need not look at all tasks of the shard. A task knows its
 /// place here.
@@ -197,7 +198,7 @@ impl Channel {
     /// Whether the next work request, which needs no completion itself, should have one so that
     /// the send queue's entries are freed.
     pub fn wants_signal(&self) -> bool {
-        self.unsignaled + 1 >= SIGNAL_EVERY
+        self.unsignaled + 1 >= (self.max_send_wr / 2).clamp(1, SIGNAL_EVERY)
     }
 
     /// A work request was posted.
