@@ -187,6 +187,8 @@ pub struct Session<D> {
     pub(super) next_tick: Time,
     /// The channel whose turn it is.
     pub(super) turn: u32,
+    /// Room for completions that are taken at a time.
+    batch: Box<[Wc]>,
     /// Room for a descriptor table that is being made.
     pub(super) scratch: Vec<u8>,
     pub(super) counters: SessionCounters,
@@ -225,6 +227,7 @@ impl<D: Device + Connections> Session<D> {
             retry_at: Time::NEVER,
             next_tick: Time::ZERO,
             turn: 0,
+            batch: vec![NO_WC; BATCH].into(),
             scratch: Vec::with_capacity(config.descriptors.pieces() * 16),
             counters: SessionCounters::default(),
         })
@@ -326,7 +329,8 @@ impl<D: Device + Connections> Session<D> {
             busy += 1;
             self.on_connection(now, event);
         }
-        let mut batch = [NO_WC; BATCH];
+        // Out of `self` while they are looked at.
+        let mut batch = std::mem::take(&mut self.batch);
         loop {
             let count = self.device.poll_cq(self.cq, &mut batch);
             busy += count;
@@ -337,6 +341,7 @@ impl<D: Device + Connections> Session<D> {
                 break;
             }
         }
+        self.batch = batch;
         while self.device.poll_event().is_some() {
             // Every event that ends a QP ends its work requests, too.
             busy += 1;

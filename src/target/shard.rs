@@ -54,6 +54,8 @@ use crate::wire::scsi::inquiry::ascii_field;
 
 /// Completions taken at a time.
 const BATCH: usize = 32;
+const NO_WC: Wc =
+    Wc { wr_id: 0, status: WcStatus::Success, opcode: WcOpcode::Send, len_bytes: 0, qpn: Qpn::GSI };
 /// Batches of completions taken in one turn, so that no source starves the others.
 const BATCHES_A_TURN: usize = 8;
 /// Messages taken in one turn.
@@ -159,6 +161,8 @@ pub struct Shard<F: Fabric> {
     pub(super) reactor: Arc<ReactorStats>,
     /// The kernel's id of the thread.
     pub(super) tid: i32,
+    /// Room for work completions that are taken at a time.
+    batch: Box<[Wc]>,
     completions: Vec<bdev::Completion>,
     next_slow: Time,
 }
@@ -218,6 +222,7 @@ impl<F: Fabric> Shard<F> {
             rng,
             reactor: seed.stats,
             tid: rustix::thread::gettid().as_raw_nonzero().get(),
+            batch: vec![NO_WC; BATCH].into(),
             completions: Vec::with_capacity(4 * BATCH),
             next_slow: Time::ZERO,
             fabric,
@@ -247,14 +252,8 @@ impl<F: Fabric> Shard<F> {
 
     /// What the RDMA device has completed.
     fn take_work_completions(&mut self, now: Time) -> usize {
-        let empty = Wc {
-            wr_id: 0,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Send,
-            len_bytes: 0,
-            qpn: Qpn::default(),
-        };
-        let mut batch = [empty; BATCH];
+        // Out of `self` while they are looked at.
+        let mut batch = std::mem::take(&mut self.batch);
         let mut taken = 0;
         for _ in 0..BATCHES_A_TURN {
             let count = self.fabric.poll_cq(self.queues.cq, &mut batch);
@@ -268,6 +267,7 @@ impl<F: Fabric> Shard<F> {
                 break;
             }
         }
+        self.batch = batch;
         taken
     }
 

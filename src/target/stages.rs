@@ -223,10 +223,14 @@ impl Stages {
         laps.close(clock.stamp());
         let at = usize::from(class.0) * CLASS_WORDS;
         let total = laps.ns.iter().sum();
-        for (ns, words) in laps.ns.into_iter().chain([total]).zip(self.words[at..].chunks_exact_mut(WORDS)) {
+        let all = laps.ns.into_iter().chain([total]).zip(self.words[at..].chunks_exact_mut(WORDS));
+        for (ns, words) in all.filter(|(ns, _)| *ns > 0) {
             words[bucket(ns)] += 1;
             words[SUM] = words[SUM].saturating_add(ns);
             words[MAX] = words[MAX].max(ns);
+        }
+        if total == 0 {
+            self.words[at + Stage::COUNT * WORDS] += 1;
         }
     }
 
@@ -238,7 +242,12 @@ impl Stages {
             if words[Stage::COUNT * WORDS..][..BUCKETS].iter().all(|&count| count == 0) {
                 return None;
             }
-            let spreads = words.chunks_exact(WORDS).map(|words| Spread(words.into())).collect();
+            let mut spreads: Vec<_> = words.chunks_exact(WORDS).map(|words| Spread(words.into())).collect();
+            // Who was not in a stage left no trace there.
+            let commands = spreads[Stage::COUNT].count();
+            for spread in &mut spreads[..Stage::COUNT] {
+                spread.0[0] = commands - spread.count();
+            }
             if reset {
                 words.fill(0);
             }

@@ -69,6 +69,11 @@ impl TrainHealth {
         self != TrainHealth::Stopped
     }
 
+    /// Whether it is not known yet.
+    pub(super) fn is_doubtful(self) -> bool {
+        matches!(self, TrainHealth::Doubtful(_))
+    }
+
     /// A packet behind the first of a train came to its end. True if it is the last straw.
     fn ended(&mut self, sent_again: bool) -> bool {
         if let TrainHealth::Doubtful(lost) = self {

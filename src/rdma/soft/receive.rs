@@ -20,6 +20,9 @@ use crate::wire::icrc::{ICRC_LEN, Prefix};
 const BUFFER_BYTES: usize = 1 << 16;
 /// Most datagrams that are taken from a socket in one go: after so many, answers are due.
 const MOST_DATAGRAMS: usize = 64;
+/// After so many datagrams that were alone, nobody looks for one more behind the next one: that is a
+/// system call on the way of every command at depth 1. Should there be one, the next turn finds it.
+const ALONE: u8 = 8;
 /// The shortest RoCE packet: a BTH and an ICRC.
 const SHORTEST: usize = Bth::LEN + ICRC_LEN;
 
@@ -31,6 +34,7 @@ struct FlowKey {
 }
 
 struct Flow {
+    peer: IpAddr,
     prefix: Prefix,
     /// Number of the address pair: rxe counts identifications for it, over all its ports.
     pair: usize,
@@ -45,6 +49,38 @@ pub(super) struct Inbound {
     pairs: Bounded<PairKey, Identifications>,
     faults: Option<Injector>,
     held: Option<Held>,
+    /// By port.
+    habits: Vec<Habit>,
+}
+
+/// How datagrams come to a port: whether one that was received is worth a look for the next.
+#[derive(Copy, Clone, Default)]
+struct Habit {
+    /// How many in a row were alone, up to [`ALONE`].
+    alone: u8,
+    /// The last call received one, and did not look for another.
+    spared: bool,
+}
+
+impl Habit {
+    /// How many datagrams to receive in one go.
+    fn most(self) -> usize {
+        if self.alone == ALONE { 1 } else { MOST_DATAGRAMS }
+    }
+
+    /// So many there were.
+    fn learn(&mut self, datagrams: usize) {
+        let spares = self.most() == 1;
+        match datagrams {
+            0 => self.spared = false,
+            1 if !self.spared => {
+                self.alone = (self.alone + 1).min(ALONE);
+                self.spared = spares;
+            }
+            // There was another.
+            _ => *self = Habit::default(),
+        }
+    }
 }
 
 /// A packet that the fault shim holds back; its ICRC is cut off.
@@ -62,6 +98,7 @@ impl Inbound {
             pairs: Bounded::new(),
             faults,
             held: None,
+            habits: Vec::with_capacity(16),
         }
     }
 
@@ -84,7 +121,11 @@ impl Inbound {
         // Out of `self` while its bytes are looked at.
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut datagrams = 0;
-        while datagrams < MOST_DATAGRAMS {
+        if slot >= self.habits.len() {
+            self.habits.resize(slot + 1, Habit::default());
+        }
+        let most = self.habits[slot].most();
+        while datagrams < most {
             counters.recv_calls += 1;
             match socket::receive(port.recv.as_fd(), &mut buffer) {
                 Ok(got) => {
@@ -100,6 +141,7 @@ impl Inbound {
             }
         }
         self.buffer = buffer;
+        self.habits[slot].learn(datagrams);
         datagrams
     }
 
@@ -123,7 +165,7 @@ impl Inbound {
         }
         let source = Source { ip: got.source.ip.to_canonical(), ..got.source };
         let path = Path { local: port.address, remote: source.ip, scope_id: port.scope_id };
-        let key = FlowKey { slot: slot as u32, source };
+        let Some(flow) = self.flow(slot as u32, source, port.address) else { return };
         for (place, segment) in buffer[..got.len_bytes].chunks_mut(got.segment_bytes.max(1)).enumerate() {
             counters.recv_packets += 1;
             counters.recv_bytes += segment.len() as u64;
@@ -139,7 +181,7 @@ impl Inbound {
             if let Verdict::Corrupt(bit) = verdict {
                 flip(segment, bit);
             }
-            let Some(ib) = self.checked(now, key, port.address, place, segment, counters) else { continue };
+            let Some(ib) = self.checked(now, flow, place, segment, counters) else { continue };
             if verdict == Verdict::Pass {
                 take(path, ib, counters);
                 continue;
@@ -181,26 +223,29 @@ impl Inbound {
         self.held.as_ref().map_or(Time::NEVER, |held| held.until)
     }
 
-    /// The packet without its ICRC, if that is right.
-    fn checked<'a>(
-        &mut self,
-        now: Time,
-        key: FlowKey,
-        local: IpAddr,
-        place: usize,
-        segment: &'a [u8],
-        counters: &mut Counters,
-    ) -> Option<&'a [u8]> {
+    /// The number of a flow; `None` if the addresses are of different families.
+    fn flow(&mut self, slot: u32, source: Source, local: IpAddr) -> Option<usize> {
         if self.pairs.is_full() {
             self.forget_peers();
         }
         let pairs = &mut self.pairs;
-        let make = || {
-            let pair = pairs.number_of((key.slot, key.source.ip), || Some(Identifications::default()))?;
-            Some(Flow { prefix: Prefix::new(key.source.ip, local, key.source.port, ROCE_PORT)?, pair })
-        };
-        let flow = self.flows.number_of(key, make)?;
-        let Flow { prefix, pair } = self.flows.get(flow);
+        self.flows.number_of(FlowKey { slot, source }, || {
+            let pair = pairs.number_of((slot, source.ip), || Some(Identifications::default()))?;
+            let prefix = Prefix::new(source.ip, local, source.port, ROCE_PORT)?;
+            Some(Flow { peer: source.ip, prefix, pair })
+        })
+    }
+
+    /// The packet without its ICRC, if that is right.
+    fn checked<'a>(
+        &mut self,
+        now: Time,
+        flow: usize,
+        place: usize,
+        segment: &'a [u8],
+        counters: &mut Counters,
+    ) -> Option<&'a [u8]> {
+        let Flow { peer, prefix, pair } = self.flows.get(flow);
         let ids = self.pairs.get_mut(*pair);
         let ib = &segment[..segment.len() - ICRC_LEN];
         let Some(id) = prefix.solve_id(segment, ids.guess(place)) else {
@@ -215,7 +260,7 @@ impl Inbound {
             Likely::Anything => {
                 counters.unpredictable_peers += 1;
                 tracing::info!(
-                    peer = %key.source.ip,
+                    peer = %peer,
                     "its IPv4 identifications follow no order: only 16 bits of its ICRCs count"
                 );
                 Some(ib)
@@ -225,5 +270,32 @@ impl Inbound {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_that_is_always_alone_is_not_looked_behind() {
+        let mut habit = Habit::default();
+        for _ in 0..ALONE {
+            assert_eq!(habit.most(), MOST_DATAGRAMS);
+            habit.learn(1);
+        }
+        for _ in 0..100 {
+            assert_eq!(habit.most(), 1);
+            habit.learn(1);
+            habit.learn(0);
+        }
+        // Two turns in a row found one: they came together.
+        habit.learn(1);
+        habit.learn(1);
+        assert_eq!(habit.most(), MOST_DATAGRAMS);
+        (0..ALONE - 1).for_each(|_| habit.learn(1));
+        habit.learn(2);
+        habit.learn(1);
+        assert_eq!(habit.most(), MOST_DATAGRAMS, "it begins anew");
     }
 }

@@ -22,6 +22,9 @@ const COPY_BYTES: usize = 256;
 /// A packet adds its pieces of payload, and one piece between them; the last end is one more.
 const MAX_IOVECS: usize = MAX_SEGMENTS * (2 * crate::rdma::verbs::MAX_SGE) + 1;
 
+/// The longest packet, without ICRC, that is kept back to see what follows.
+const TAIL_BYTES: usize = 256;
+
 /// Packets that will leave together.
 pub(super) struct Train {
     /// Headers, ends and short payloads, in order.
@@ -36,6 +39,10 @@ pub(super) struct Train {
     count: usize,
     /// A shorter packet is in it: nothing may follow.
     closed: bool,
+    /// A shorter packet, without ICRC, that ends this train if nothing of its length follows, and begins
+    /// the next one if something does.
+    tail: [u8; TAIL_BYTES],
+    tail_len: usize,
 }
 
 // SAFETY: the pointers of a train lead to its own scratch and to memory regions, which any thread
@@ -54,6 +61,8 @@ impl Train {
             total_bytes: 0,
             count: 0,
             closed: false,
+            tail: [0; TAIL_BYTES],
+            tail_len: 0,
         }
     }
 
@@ -77,6 +86,32 @@ impl Train {
                 && self.total_bytes + len_bytes <= MAX_TRAIN_BYTES)
     }
 
+    /// Keeps a packet of `len_bytes`, ICRC included, back as the tail, if it is one that would close the
+    /// train; `write` writes it without ICRC. False if it is none.
+    pub(super) fn keep(&mut self, len_bytes: usize, write: impl FnOnce(&mut [u8])) -> bool {
+        let len = len_bytes - ICRC_LEN;
+        let keeps = self.count > 0 && len_bytes < self.segment_bytes && len <= TAIL_BYTES;
+        if keeps {
+            write(&mut self.tail[..len]);
+            self.tail_len = len;
+        }
+        keeps
+    }
+
+    /// Length of the tail, ICRC included, if one is kept.
+    pub(super) fn tail_bytes(&self) -> Option<usize> {
+        (self.tail_len > 0).then_some(self.tail_len + ICRC_LEN)
+    }
+
+    /// Appends the tail, if one is kept, to this train or, if it is empty, as its first packet.
+    pub(super) fn append_tail(&mut self, prefix: &Prefix) {
+        if self.tail_len > 0 {
+            let tail = self.tail;
+            let len = std::mem::take(&mut self.tail_len);
+            self.append_copy(prefix, &tail[..len], |_| {});
+        }
+    }
+
     /// Appends a packet and its ICRC; its payload must stay where it is until the train has left.
     pub(super) fn append(&mut self, prefix: &Prefix, out: &Outgoing<'_>) {
         let ib_bytes = out.len_bytes();
@@ -96,9 +131,11 @@ impl Train {
                 self.iovecs.push(libc::iovec { iov_base: at.as_ptr().cast(), iov_len: piece.len_bytes });
             }
         }
-        let pad = &[0; 3][..usize::from(out.pad)];
-        icrc.update(pad);
-        self.copy(pad);
+        if out.pad > 0 {
+            let pad = &[0; 3][..usize::from(out.pad)];
+            icrc.update(pad);
+            self.copy(pad);
+        }
         self.copy(&icrc.finish());
         self.grow(ib_bytes + ICRC_LEN);
     }
@@ -148,7 +185,7 @@ impl Train {
         sent
     }
 
-    /// Empties it.
+    /// Empties it, but for the tail.
     pub(super) fn clear(&mut self) {
         self.iovecs.clear();
         (self.used, self.run, self.count, self.total_bytes, self.closed) = (0, 0, 0, 0, false);
@@ -232,6 +269,29 @@ mod tests {
         assert!(!train.takes(16, 64), "closed by a shorter one");
         train.clear();
         assert!(train.len() == 0 && train.takes(4140, 64));
+    }
+
+    #[test]
+    fn a_tail_ends_its_train_or_begins_the_next() {
+        let (long, short) = ([1; 1000], [2; 48]);
+        let write = |bytes: &mut [u8]| bytes.copy_from_slice(&short);
+        let mut train = Train::new();
+        assert!(!train.keep(52, write), "there is nothing that it could end");
+        train.append_copy(&prefix(), &long, |_| {});
+        assert!(!train.keep(1004, |_| panic!("not shorter")));
+        assert!(train.keep(52, write));
+        assert_eq!((train.tail_bytes(), train.len()), (Some(52), 1));
+        train.append_tail(&prefix());
+        assert_eq!((train.tail_bytes(), train.len(), train.len_bytes()), (None, 2, 1056));
+        let ended = gathered(&mut train);
+        assert_eq!(prefix().solve_id(&ended[1004..], 1), Some(1), "the second of its train");
+        train.clear();
+        train.append_copy(&prefix(), &long, |_| {});
+        assert!(train.keep(52, write));
+        train.clear();
+        train.append_tail(&prefix());
+        assert!(train.takes(52, 64), "others of its length follow");
+        assert_eq!(prefix().solve_id(&gathered(&mut train), 0), Some(0), "the first of its own");
     }
 
     #[test]

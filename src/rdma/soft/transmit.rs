@@ -1,8 +1,10 @@
 //! Packets to the kernel: ports and peers looked up, trains packed greedily, faults applied.
 //!
 //! The packer keeps one open train. A packet of the same peer, source port and length is
-//! appended; a shorter one is appended and closes it; anything else sends it off first. The order
-//! in which the engine hands packets out makes that good: see its `transmit`.
+//! appended; a shorter one closes it, unless others of its length follow, which then make a train of their
+//! own: one answer among the data would come before the others, and ever after go round by itself.
+//! Anything else sends the train off first. The order in which the engine hands packets out makes that good:
+//! see its `transmit`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -217,11 +219,20 @@ impl<'a> Transmitter<'a> {
         }
         let len_bytes = out.len_bytes() + ICRC_LEN;
         let Some(way) = self.open(out.path, out.dest_qpn, len_bytes, out.retransmission) else { return };
-        let place = self.out.train.len();
         let peer = self.out.peers.get_mut(way.peer);
+        let settled = !out.retransmission && !peer.health.is_doubtful();
+        if settled
+            && self.out.train.keep(len_bytes, |bytes| {
+                out.copy_to(bytes);
+            })
+        {
+            return;
+        }
+        let place = self.out.train.len();
         let prefix = &peer.prefixes[way.sender];
         self.out.train.append(prefix, out);
-        if prefix.is_v4()
+        if peer.health.is_doubtful()
+            && prefix.is_v4()
             && let Ok((opcode, qpn, psn)) = Bth::peek(out.header)
             && Opcode::from_wire(opcode).is_some_and(Opcode::is_rc_request)
             && self.out.places.note(&mut peer.health, (qpn, psn), place, out.retransmission)
@@ -277,6 +288,14 @@ impl<'a> Transmitter<'a> {
             true => port.segmenting.max_segments,
             false => 1,
         };
+        if let Some(tail_bytes) = self.out.train.tail_bytes() {
+            if !alone && self.out.way == way && len_bytes == tail_bytes {
+                self.send();
+                self.append_tail();
+            } else {
+                self.leave();
+            }
+        }
         if alone || self.out.way != way || !self.out.train.takes(len_bytes, max_segments) {
             self.leave();
         }
@@ -299,8 +318,22 @@ impl<'a> Transmitter<'a> {
         Some(Way { slot, peer, sender })
     }
 
-    /// Sends off the open train.
+    /// Sends off the open train with its tail.
     fn leave(&mut self) {
+        self.append_tail();
+        self.send();
+    }
+
+    fn append_tail(&mut self) {
+        if self.out.train.tail_bytes().is_some() {
+            let Way { peer, sender, .. } = self.out.way;
+            let prefix = &self.out.peers.get(peer).prefixes[sender];
+            self.out.train.append_tail(prefix);
+        }
+    }
+
+    /// Sends off the open train; a tail stays.
+    fn send(&mut self) {
         let (packets, bytes) = (self.out.train.len() as u64, self.out.train.len_bytes() as u64);
         if packets == 0 {
             return;
