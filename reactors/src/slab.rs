@@ -33,7 +33,10 @@ struct Entry<T> {
 /// A pool of at most `capacity` values.
 pub struct Slab<T> {
     entries: Box<[Entry<T>]>,
+    /// Free places, the lowest of those that were never used last.
     free: Vec<u32>,
+    /// How many places, from the first, were ever in use: who looks through all values looks no further.
+    used: usize,
 }
 
 impl<T> Slab<T> {
@@ -46,6 +49,7 @@ impl<T> Slab<T> {
         Slab {
             entries: (0..capacity).map(|_| Entry { generation: 0, value: None }).collect(),
             free: (0..capacity as u32).rev().collect(),
+            used: 0,
         }
     }
 
@@ -74,6 +78,7 @@ impl<T> Slab<T> {
         let Some(slot) = self.free.pop() else { return Err(value) };
         let entry = &mut self.entries[slot as usize];
         entry.value = Some(value);
+        self.used = self.used.max(slot as usize + 1);
         Ok(Key { slot, generation: entry.generation })
     }
 
@@ -115,7 +120,7 @@ impl<T> Slab<T> {
 
     /// All values with their keys, in slot order.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
-        self.entries.iter().enumerate().filter_map(|(slot, entry)| {
+        self.entries[..self.used].iter().enumerate().filter_map(|(slot, entry)| {
             let key = Key { slot: slot as u32, generation: entry.generation };
             entry.value.as_ref().map(|value| (key, value))
         })
@@ -123,7 +128,7 @@ impl<T> Slab<T> {
 
     /// All values with their keys, in slot order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
-        self.entries.iter_mut().enumerate().filter_map(|(slot, entry)| {
+        self.entries[..self.used].iter_mut().enumerate().filter_map(|(slot, entry)| {
             let key = Key { slot: slot as u32, generation: entry.generation };
             entry.value.as_mut().map(|value| (key, value))
         })
