@@ -200,7 +200,11 @@ impl<F: Fabric> Shard<F> {
                 self.peers.send(0, Message::Ended { for_login });
             }
         }
-        exit.drain.step(now, channel.last_wqe, channel.roll.len(), self.queues.empties)
+        let roll = &channel.roll;
+        let awaited = (0..roll.len())
+            .filter_map(|place| roll.get(place))
+            .filter(|key| self.tasks.get(*key).is_none_or(|task| !task.is_stranded()));
+        exit.drain.step(now, channel.last_wqe, awaited.count(), self.queues.empties)
     }
 
     /// Ends tasks of a channel, `left` at most; whether all have been told. What the block device has

@@ -222,6 +222,15 @@ impl Task {
         }
     }
 
+    /// The device may still touch its memory, and nothing will say when that is over but the end of the
+    /// queue pair: the empty WRITE behind its data was refused.
+    pub fn is_stranded(&self) -> bool {
+        self.state == TaskState::AbortedInDevice
+            && self.phase == Phase::Flush
+            && !self.transfer.signal_in_flight
+            && !self.queued
+    }
+
     /// The device may still touch its memory although nothing of it will complete by itself.
     pub fn has_unsignaled_writes(&self) -> bool {
         matches!(self.phase, Phase::Deliver | Phase::Respond)
