@@ -9,10 +9,11 @@ use bdev::OpKind;
 use reactors::slab::Key;
 use reactors::time::Time;
 use srpoll::rdma::sim::scripted::{
-    Act, AdapterConfig, Connecting, Flush, LastWqe, Link, Remains, Script, Taken, ToErr,
+    Act, AdapterConfig, Connecting, Flush, LastWqe, Link, PostsInErr, Remains, Retiring, Script, Taken, ToErr,
 };
 use srpoll::rdma::verbs::{
-    AsyncEvent, ConnEnd, ConnEvent, ConnId, ListenerId, QpId, Retired, SrqId, Wc, WcOpcode, WcStatus,
+    AsyncEvent, ConnEnd, ConnEvent, ConnId, ListenerId, QpId, QpState, Recycling, Retired, SrqId, Wc,
+    WcOpcode, WcStatus,
 };
 use srpoll::target::handle::Request;
 use srpoll::target::why::Why;
@@ -434,10 +435,102 @@ fn a_stock_of_queue_pairs_that_is_empty_refuses_a_login() {
 #[test]
 fn an_error_raised_from_inside_its_own_completion() {
     for post in 0..40 {
+        for posts_in_err in [PostsInErr::Refused, PostsInErr::Flushed] {
+            let mut scene = Scene::new();
+            let broken_at_post = Some(4 + post);
+            let victim = scene.victim(Script { broken_at_post, posts_in_err, ..Script::rxe_6_1() });
+            scene.rig.run(ms(20));
+            assert!(!scene.rig.is_live(victim), "post {post}");
+            scene.gentle();
+        }
+    }
+}
+
+#[test]
+fn receives_that_a_dead_queue_pair_keeps() {
+    for back in [Some(us(10)), Some(ms(90)), Some(ms(300)), None] {
+        for remains in [Remains::Queued, Remains::Purged, Remains::Late(ms(5))] {
+            let mut scene = Scene::new();
+            let taken = Taken { count: 3, back };
+            for _ in 0..3 {
+                let victim = scene.victim(Script { taken, remains, ..Script::rxe_6_1() });
+                scene.rig.leave(victim);
+                scene.gone(secs(2));
+            }
+            scene.gentle();
+        }
+    }
+}
+
+#[test]
+fn commands_that_complete_after_their_queue_pair_has_died() {
+    for receive in [us(50), ms(2), ms(120)] {
         let mut scene = Scene::new();
-        let victim = scene.victim(Script { broken_at_post: Some(4 + post), ..Script::rxe_6_1() });
-        scene.rig.run(ms(20));
-        assert!(!scene.rig.is_live(victim), "post {post}");
+        let victim = scene.rig.login_on(0, Script { receive, ..Script::rxe_6_12() });
+        scene.work(victim);
+        scene.rig.run(us(40));
+        scene.rig.leave(victim);
         scene.gentle();
     }
+}
+
+#[test]
+fn queue_pairs_that_go_slowly_or_refuse_to_go() {
+    for recycling in [Recycling::Never, Recycling::SameNumber, Recycling::NewNumber] {
+        for (after, failures, no_recycling) in
+            [(ms(0), 0, false), (ms(700), 0, false), (ms(3), 2, false), (ms(1), 0, true), (ms(40), 3, true)]
+        {
+            let mut scene = Scene::on(AdapterConfig { recycling, ..AdapterConfig::new(1, 2) });
+            let retiring = Retiring { after, failures, no_recycling };
+            for _ in 0..4 {
+                let victim = scene.victim(Script { retiring, ..Script::rxe_6_1() });
+                scene.rig.leave(victim);
+                scene.rig.run(ms(5));
+                scene.serve_neighbours();
+            }
+            scene.rig.settle();
+        }
+    }
+}
+
+#[test]
+fn a_completion_queue_that_runs_over_ends_its_shard_only() {
+    let mut scene = Scene::new();
+    for _ in 0..4 {
+        scene.victim(Script::rxe_6_1());
+    }
+    let now = scene.rig.now;
+    scene.rig.adapter.act(now, Act::Overrun { shard: 1 });
+    scene.rig.run(secs(12));
+    assert_eq!((scene.rig.channels_on(0), scene.rig.channels_on(1)), (3, 0));
+    assert_eq!(scene.rig.counter("queues_renewed"), 1);
+    // Whoever logs in now finds a shard that works.
+    for number in 20..24 {
+        let channel = scene.rig.login_on(number, Script::soft());
+        scene.rig.serves(channel);
+    }
+    assert!(scene.rig.channels_on(1) > 0, "its queues are made anew");
+    scene.rig.settle();
+}
+
+#[test]
+fn a_device_that_dies_ends_everything() {
+    let mut scene = Scene::new();
+    for _ in 0..4 {
+        scene.victim(Script::rxe_6_1());
+    }
+    let now = scene.rig.now;
+    scene.rig.adapter.act(now, Act::Fatal);
+    scene.rig.until_within("all channels are gone", secs(12), |rig| {
+        (0..2).map(|shard| rig.channels_on(shard)).sum::<usize>() == 0
+    });
+    scene.rig.run(secs(5));
+    for shard in &scene.rig.shards {
+        // Receives cannot be posted any more; all else is back.
+        let left: Vec<_> =
+            shard.leftovers().into_iter().filter(|left| !left.contains("not posted")).collect();
+        assert_eq!(left, Vec::<String>::new());
+    }
+    assert_eq!(scene.rig.adapter.states(0), Vec::<(QpState, usize)>::new());
+    assert_eq!(scene.rig.adapter.misuse(), Vec::<String>::new());
 }

@@ -7,6 +7,7 @@ mod rig;
 
 mod adapters;
 mod config;
+mod drains;
 mod ends;
 mod faults;
 mod first;

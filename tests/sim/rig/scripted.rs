@@ -152,8 +152,15 @@ impl Rig<Hosts> {
     pub fn login_on(&mut self, number: u8, script: Script) -> usize {
         let channel = self.ask_login(number, true, true, script);
         self.until("a login", |rig| rig.is_live(channel));
-        while self.plain(channel, cdb::TEST_UNIT_READY).sense.is_some() {}
+        self.hear_attentions(channel);
         channel
+    }
+
+    /// Takes the unit attentions of LUN 0.
+    pub fn hear_attentions(&mut self, channel: usize) {
+        while let Some((key, ..)) = self.plain(channel, cdb::TEST_UNIT_READY).sense {
+            assert_eq!(key, 6, "UNIT ATTENTION");
+        }
     }
 
     pub fn is_live(&self, channel: usize) -> bool {
@@ -312,6 +319,13 @@ impl Rig<Hosts> {
                 if (books.receives, books.taken, books.completions) != (total, 0, 0) {
                     left.push(format!("the adapter's books of shard {shard}: {books:?} of {total} receives"));
                 }
+            }
+            // What was recycled lies ready for the next login; all else is destroyed.
+            let queue_pairs: usize =
+                (0..self.shards.len()).map(|shard| self.adapter.books(shard).queue_pairs).sum();
+            let spares = self.counter("qps_spare");
+            if queue_pairs as u64 != spares {
+                left.push(format!("{queue_pairs} queue pairs at the adapter, {spares} spares"));
             }
             if left.is_empty() {
                 break;

@@ -246,8 +246,8 @@ impl Inner {
                 self.sides.iter_mut().for_each(|side| side.events.push_back(AsyncEvent::DeviceFatal));
             }
             Act::Overrun { shard } => {
-                if let Some(cq) = self.sides[shard].cqs.key_at(0) {
-                    self.overrun(shard, CqId(cq));
+                if let Some(cq) = self.first_cq(shard) {
+                    self.overrun(shard, cq);
                 }
             }
             Act::Stock { empty } => self.stock_empty = empty,
@@ -269,13 +269,17 @@ impl Inner {
             }
             Act::Disconnect(far) => self.far_disconnects(now, far),
             Act::Stray { shard, wc } => {
-                if let Some(cq) = self.sides[shard].cqs.key_at(0) {
-                    self.complete(shard, CqId(cq), wc);
+                if let Some(cq) = self.first_cq(shard) {
+                    self.complete(shard, cq, wc);
                 }
             }
             Act::Event { shard, event } => self.sides[shard].events.push_back(event),
             Act::Connection(event) => self.conn_events.push_back(event),
         }
+    }
+
+    fn first_cq(&self, shard: usize) -> Option<CqId> {
+        self.sides[shard].cqs.iter().next().map(|(key, _)| CqId(key))
     }
 
     /// Puts a completion into its queue, if there is room.

@@ -162,9 +162,14 @@ impl Adapter {
 }
 
 impl Inner {
-    /// Whether packets go between a queue pair and its far end.
+    /// Whether packets go to a far end and back.
     pub(super) fn reaches(&self, far: FarId) -> bool {
         self.port_up && !self.dead && !self.fars[far.0].silent
+    }
+
+    /// Whether the far end's queue pair answers: it goes with its connection.
+    pub(super) fn answers(&self, far: FarId) -> bool {
+        self.reaches(far) && !matches!(self.fars[far.0].link, Link::Ended(_))
     }
 
     pub(super) fn far_of(&self, qpn: Qpn) -> Option<FarId> {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use reactors::time::Time;
 
 use super::far::FarId;
-use super::script::Script;
+use super::script::{Flush, Script};
 use crate::rdma::verbs::{QpId, QpInit, QpState, RecvWr, SendWr, WcStatus};
 use crate::wire::num::Qpn;
 
@@ -81,9 +81,11 @@ impl Qp {
         *self = Qp { life: self.life + 1, failures: self.failures, ..Qp::new(self.qpn, self.init) };
     }
 
-    /// Whether a work request that has no completion yet names a byte of this memory.
+    /// Whether a work request that may still be carried out names a byte of this memory. One that is
+    /// flushed in any order is not: else no completion would prove anything about those before it.
     pub(super) fn names(&self, from: u64, to: u64) -> bool {
+        let over = self.state == QpState::Err && matches!(self.script.flush, Flush::AnyOrder { .. });
         let pieces = self.posted.iter().flat_map(|posted| posted.wr.sges.as_slice());
-        pieces.into_iter().any(|sge| sge.addr < to && from < sge.addr + u64::from(sge.len_bytes))
+        !over && pieces.into_iter().any(|sge| sge.addr < to && from < sge.addr + u64::from(sge.len_bytes))
     }
 }

@@ -77,7 +77,8 @@ pub enum Flush {
         /// How long each takes.
         every: Duration,
     },
-    /// In any order, within this time of the move or of the posting.
+    /// In any order, within this time of the move or of the posting. Nothing is carried out after the
+    /// move.
     AnyOrder {
         /// The longest that one takes.
         within: Duration,

@@ -96,7 +96,7 @@ impl Inner {
             if let Some(status) = qp.fail_next.take().or(scripted) {
                 return self.fail(now, of, status);
             }
-            let Some(far) = far.filter(|far| self.reaches(*far)) else {
+            let Some(far) = far.filter(|far| self.answers(*far)) else {
                 let Some(qp) = self.qp(of) else { return };
                 if !std::mem::replace(&mut qp.stalled, true)
                     && let Some(retries) = retries
