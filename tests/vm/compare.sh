@@ -20,9 +20,11 @@ mkdir $target/srpt
 echo 5555 >$target/srpt/discovery_auth/rdma_cm_port
 gid=$(cat /sys/class/infiniband/rxe0/ports/1/gids/0)
 port=$target/srpt/${gid#*:*:*:*:}
-mkdir -p "$port/tpg1/lun/lun_0" "$port/tpg1/acls/10.99.0.11/lun_0"
+# ib_srpt has no demo mode, and looks for a login by RDMA-CM under the address that it came to.
+acl=$port/tpg1/acls/10.99.0.12
+mkdir -p "$port/tpg1/lun/lun_0" "$acl/lun_0"
 ln -s $target/core/rd_mcp_0/ram "$port/tpg1/lun/lun_0/ram"
-ln -s "$port/tpg1/lun/lun_0" "$port/tpg1/acls/10.99.0.11/lun_0/ram"
+ln -s "$port/tpg1/lun/lun_0" "$acl/lun_0/ram"
 echo 1 >"$port/tpg1/enable"
 GUEST
 guest_wait b lio 90
@@ -31,10 +33,8 @@ LIO=id_ext=0002c90300000001,ioc_guid=0002c90300000001,dest=10.99.0.12:5555
 # measure WHO LINE : four figures of the target behind LINE, on lines "measured WHO WHAT VALUE".
 measure() {
     GUEST_TIMEOUT=120 guest a WHO="$1" LINE="$2" <<'GUEST'
-rxe_up
-[ -e /sys/module/ib_srp ] || load_srp
-eventually 5 test -e $ADD_TARGET
-echo "$LINE" >$ADD_TARGET
+add_target_line() { echo "$LINE"; } # in place of what srpoll printed
+login
 dev=$(disk 0)
 fio_verify "$WHO" --filename="$dev" --direct=1 --rw=randwrite --bsrange=4k-64k --iodepth=16 --size=8m
 measure() { # measure WHAT FIELD ARGUMENTS... : a field of fio's terse output, version 3
