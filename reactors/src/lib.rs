@@ -4,7 +4,7 @@
 //! This crate knows cores, threads and pages. It knows no storage and no network.
 //!
 //! * pure data structures: [`time`], [`handle`], [`slab`], [`timer`], [`buddy`]
-//! * memory that devices, the kernel and peers touch: [`memory`], [`arena`]
+//! * memory that devices, the kernel and peers touch: [`memory`], [`arena`], [`shared`]
 //! * threads: [`affinity`], [`clock`], [`poller`], [`reactor`], [`wake`], [`ring`], [`stats`]
 //!
 //! A [`reactor::Reactor`] is a thread, mostly pinned to a core, that owns one
@@ -20,6 +20,7 @@ pub mod memory;
 pub mod poller;
 pub mod reactor;
 pub mod ring;
+pub mod shared;
 pub mod slab;
 pub mod stats;
 pub mod time;

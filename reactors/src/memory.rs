@@ -8,8 +8,10 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::{fmt, io};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -37,6 +39,8 @@ struct Inner {
     len_bytes: usize,
     /// Private anonymous memory, whose pages can be given back one by one.
     anonymous: bool,
+    /// The file behind it, if another process may map it.
+    memfd: Option<OwnedFd>,
     /// Gives the memory back.
     release: Option<Release>,
 }
@@ -93,7 +97,7 @@ impl Region {
             debug_assert!(unmapped.is_ok());
         };
         let release = Some(Box::new(release) as _);
-        Ok(Region { inner: Arc::new(Inner { start, len_bytes, anonymous: true, release }) })
+        Ok(Region { inner: Arc::new(Inner { start, len_bytes, anonymous: true, memfd: None, release }) })
     }
 
     /// Takes over `len_bytes` of memory at `start`; `release` is called once, after the last
@@ -103,8 +107,28 @@ impl Region {
     /// The memory must be valid for reads and writes, initialised, aligned to [`PAGE_BYTES`] and
     /// owned by nobody else until `release` is called.
     pub unsafe fn from_raw(start: NonNull<u8>, len_bytes: usize, release: Release) -> Region {
+        // SAFETY: what the caller promises.
+        unsafe { Region::from_parts(start, len_bytes, None, release) }
+    }
+
+    /// The same, of memory that is a mapping of `memfd`.
+    ///
+    /// # Safety
+    /// As [`from_raw`](Self::from_raw), but that others may write the memory at any time.
+    pub(crate) unsafe fn from_parts(
+        start: NonNull<u8>,
+        len_bytes: usize,
+        memfd: Option<OwnedFd>,
+        release: Release,
+    ) -> Region {
         debug_assert_eq!(start.as_ptr() as usize % PAGE_BYTES, 0);
-        Region { inner: Arc::new(Inner { start, len_bytes, anonymous: false, release: Some(release) }) }
+        let release = Some(release);
+        Region { inner: Arc::new(Inner { start, len_bytes, anonymous: false, memfd, release }) }
+    }
+
+    /// The file that another process can map to share this memory, if it has one.
+    pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.memfd.as_ref().map(AsFd::as_fd)
     }
 
     /// The region's length in bytes.
@@ -133,6 +157,21 @@ impl Region {
             }
             _ => Err(OutOfBounds { offset, len_bytes, region_bytes: self.inner.len_bytes }),
         }
+    }
+
+    /// The eight bytes at `offset` as an atomic word: for what two threads or processes say to each
+    /// other.
+    ///
+    /// # Panics
+    /// If `offset` is no multiple of eight.
+    #[inline]
+    pub fn word(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
+        assert!(offset.is_multiple_of(8), "a word is aligned");
+        let at = self.raw(offset, 8)?;
+        // SAFETY: in bounds and aligned, since regions begin at a page. An atomic may be written by
+        // anybody at any time; plain copies of the same bytes can tear, which every user of a
+        // region must live with. The reference keeps `self`, and so the memory.
+        Ok(unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) })
     }
 
     /// Copies `bytes` to `offset`.
@@ -247,6 +286,17 @@ mod tests {
         let mut back = [0; 2];
         region.read(PAGE_BYTES - 2, &mut back).unwrap();
         assert_eq!(&back, b"ab");
+    }
+
+    #[test]
+    fn words_lie_in_the_region() {
+        use std::sync::atomic::Ordering::Relaxed;
+        let region = Region::heap(PAGE_BYTES);
+        region.word(PAGE_BYTES - 8).unwrap().store(u64::MAX, Relaxed);
+        let mut back = [0; 9];
+        region.read(PAGE_BYTES - 9, &mut back).unwrap();
+        assert_eq!(back, [0, 255, 255, 255, 255, 255, 255, 255, 255]);
+        assert!(region.word(PAGE_BYTES).is_err());
     }
 
     #[test]
