@@ -11,4 +11,5 @@ pub mod rdma;
 pub mod scsi;
 pub mod srp;
 pub mod target;
+pub mod unix;
 pub mod wire;

@@ -80,6 +80,7 @@ fn in_lios_place() {
             request,
             ConnRequest {
                 service: SRP,
+                process: None,
                 path: Path {
                     local: IpAddr::from([10, 99, 0, 12]),
                     remote: IpAddr::from([10, 99, 0, 11]),

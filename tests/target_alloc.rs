@@ -84,7 +84,7 @@ fn shard(address: IpAddr) -> (Shard<soft::Device>, Sender<Message>) {
     device.in_process = false;
     let shard = Shard::new(seed, soft::Device::new(device), fastrand::Rng::new()).unwrap();
     let (to, _answers) = mpsc::channel();
-    let request = Request::AddListener(SocketAddr::new(address, PORT));
+    let request = Request::AddListener(SocketAddr::new(address, PORT).into());
     let command = Command { request, reply: ReplySlot::new(0, to) };
     sender.send(Message::Control(command)).unwrap();
     (shard, sender)

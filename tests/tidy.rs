@@ -21,13 +21,23 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("cm", &["rdma::verbs", "wire", "wire::srp", "reactors::pure"]),
     ("srp", &["wire", "wire::srp", "reactors::pure"]),
     ("scsi", &["wire", "wire::scsi", "reactors::pure"]),
-    // Floor 3: providers, threads and block devices.
+    // Floor 3: providers, threads and block devices; sockets of this host.
+    ("unix", &[]),
     ("reactors::memory", &["reactors::pure"]),
     ("reactors", &["reactors::pure", "reactors::memory"]),
     ("bdev", &["reactors", "reactors::pure", "reactors::memory"]),
     (
         "rdma",
-        &["rdma::verbs", "rdma::engine", "cm", "wire", "reactors", "reactors::pure", "reactors::memory"],
+        &[
+            "rdma::verbs",
+            "rdma::engine",
+            "cm",
+            "wire",
+            "unix",
+            "reactors",
+            "reactors::pure",
+            "reactors::memory",
+        ],
     ),
     // Floor 4: what joins everything below. Neither side knows the other.
     ("target", &BELOW_4),
@@ -36,7 +46,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("control", &CONTROL),
     ("cli", &CLI),
 ];
-const BELOW_4: [&str; 13] = [
+const BELOW_4: [&str; 14] = [
     "rdma",
     "rdma::verbs",
     "rdma::engine",
@@ -46,13 +56,14 @@ const BELOW_4: [&str; 13] = [
     "wire",
     "wire::srp",
     "wire::scsi",
+    "unix",
     "bdev",
     "reactors",
     "reactors::pure",
     "reactors::memory",
 ];
-const CONTROL: [&str; 14] = with(BELOW_4, ["target"]);
-const CLI: [&str; 16] = with(BELOW_4, ["target", "initiator", "control"]);
+const CONTROL: [&str; 15] = with(BELOW_4, ["target"]);
+const CLI: [&str; 17] = with(BELOW_4, ["target", "initiator", "control"]);
 
 /// Modules of `reactors` that are pure data structures: no thread, no clock, no memory of their own making.
 /// (`ring` is not: it wakes the reactor at its other end.)
@@ -85,6 +96,7 @@ const OUTSIDE: &[&str] = &[
 const UNSAFE: &[&str] = &[
     "reactors/src/memory.rs",
     "reactors/src/arena.rs",
+    "reactors/src/shared.rs",
     "reactors/src/clock.rs",
     "reactors/src/wake.rs",
     "bdev/src/uring/",

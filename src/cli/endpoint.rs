@@ -3,6 +3,8 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Context, ensure};
 use reactors::clock::Clock;
@@ -12,8 +14,9 @@ use reactors::wake::{Bed, Waker};
 
 use crate::initiator::SessionConfig;
 use crate::initiator::scan::Pace;
+use crate::rdma::shm;
 use crate::rdma::soft::{self, Fault, PortConfig, open_port};
-use crate::rdma::verbs::{Device, Path, Service};
+use crate::rdma::verbs::{Device, Path, PathMtu, Service};
 use crate::wire::srp::PortId;
 
 /// The service port of a target that is named without one.
@@ -70,6 +73,60 @@ impl Endpoint {
             _ => 0,
         }
     }
+}
+
+/// Our side of a session over shared memory.
+#[derive(Clone, Debug)]
+pub struct ShmEndpoint {
+    /// The target's socket.
+    pub socket: PathBuf,
+    /// The target port; [`PortId::UNSPECIFIED`] for whoever listens there.
+    pub port: PortId,
+    /// What the thread that drives the session does without work.
+    pub idle: Idle,
+    guid: u64,
+}
+
+impl ShmEndpoint {
+    /// One more initiator of this process.
+    pub fn new(socket: PathBuf, port: PortId, idle: Idle) -> ShmEndpoint {
+        ShmEndpoint { socket, port, idle, guid: guid_of_process() }
+    }
+
+    /// A session of one channel. All data go by RDMA: one copy, where immediate data take two.
+    pub fn session(&self) -> SessionConfig {
+        let initiator = PortId::new(INITIATOR_EXTENSION, self.guid);
+        SessionConfig {
+            path_mtu: PathMtu::B4096,
+            target: self.port,
+            max_immediate_bytes: 0,
+            ..SessionConfig::new(Path::NONE, Service::Shm, initiator)
+        }
+    }
+
+    /// The device of our side.
+    pub fn device(&self) -> anyhow::Result<shm::Device> {
+        let config = shm::DeviceConfig::new(self.guid).and_then(|config| {
+            shm::Device::new(shm::DeviceConfig {
+                target: Some(self.socket.clone()),
+                sleeps_after: match self.idle {
+                    Idle::Spin => None,
+                    Idle::Sleep { after } => Some(after),
+                },
+                ..config
+            })
+        });
+        config.context("cannot make the descriptors for shared memory")
+    }
+}
+
+/// A GUID that no other initiator of this host has: ours, and locally administered; our process in
+/// its low half.
+fn guid_of_process() -> u64 {
+    static MADE: AtomicU8 = AtomicU8::new(0);
+    let made = u64::from(MADE.fetch_add(1, Ordering::Relaxed));
+    let uid = u64::from(rustix::process::geteuid().as_raw() & 0xffff);
+    0x02 << 56 | made << 48 | uid << 32 | u64::from(std::process::id())
 }
 
 /// A GUID that stays the same for an address: ours, and locally administered.
@@ -131,5 +188,6 @@ mod tests {
         assert_eq!(guid("127.0.0.1"), guid("::ffff:127.0.0.1"));
         assert_ne!(guid("127.0.0.1"), guid("127.0.0.2"));
         assert_ne!(guid("fd00::1"), guid("fd01::1"));
+        assert_ne!(guid_of_process(), guid_of_process());
     }
 }

@@ -16,7 +16,7 @@ use anyhow::{Context, anyhow, bail};
 use reactors::reactor::Idle;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::endpoint::{DEFAULT_PORT, Endpoint};
+use super::endpoint::{DEFAULT_PORT, Endpoint, ShmEndpoint};
 use super::units;
 use crate::initiator::SessionConfig;
 use crate::initiator::load::{Pattern, Stop, Workload};
@@ -62,14 +62,17 @@ impl Kind {
 #[derive(clap::Args, Debug)]
 pub struct PerfArgs {
     /// The target's address and service port
-    #[arg(long, value_name = "IP[:PORT]", value_parser = |text: &str| units::address_port(text, DEFAULT_PORT))]
-    target: SocketAddr,
+    #[arg(long, value_name = "IP[:PORT]", required_unless_present = "shm", value_parser = |text: &str| units::address_port(text, DEFAULT_PORT))]
+    target: Option<SocketAddr>,
     /// Our own address; needs UDP port 4791 of it
-    #[arg(long, value_name = "IP", required_unless_present = "ibv", value_parser = |text: &str| units::address(text, 0))]
+    #[arg(long, value_name = "IP", required_unless_present_any = ["ibv", "shm"], value_parser = |text: &str| units::address(text, 0))]
     local: Option<SocketAddr>,
     /// Our own address, on an RDMA adapter that is used through libibverbs
     #[arg(long, value_name = "IP", conflicts_with_all = ["local", "fault"], value_parser = |text: &str| units::address(text, 0))]
     ibv: Option<SocketAddr>,
+    /// The socket of a target on this host, in place of --target and --local: shared memory
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["target", "local", "ibv", "fault"])]
+    shm: Option<PathBuf>,
     /// Number of the logical unit
     #[arg(long, value_name = "N", default_value = "0", value_parser = lun)]
     lun: Lun,
@@ -156,7 +159,6 @@ fn lun(text: &str) -> Result<Lun, String> {
 /// Runs the workload.
 pub fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     super::start_log("warn");
-    let config = args.session()?;
     let core = match args.cores.as_deref() {
         None | Some([None]) => None,
         Some(&[Some(core)]) => Some(core),
@@ -172,24 +174,45 @@ pub fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("signals cannot be caught")?;
     }
+    if let Some(shm) = args.shm_endpoint() {
+        return drive::run(args, shm.device()?, args.session(shm.session())?, core, &stop);
+    }
+    let endpoint = args.endpoint().context("--target, and --local or --ibv, say who talks to whom")?;
+    let config = args.session(endpoint.session()?)?;
     let sleeps = matches!(args.idle, Idle::Sleep { .. });
     match args.ibv {
         Some(local) => drive::run(args, super::adapter::device(local, sleeps)?, config, core, &stop),
-        None => drive::run(args, args.endpoint()?.device()?, config, core, &stop),
+        None => drive::run(args, endpoint.device()?, config, core, &stop),
     }
 }
 
 impl PerfArgs {
-    fn endpoint(&self) -> anyhow::Result<Endpoint> {
-        let port = match (self.id_ext, self.ioc_guid) {
+    fn port(&self) -> PortId {
+        match (self.id_ext, self.ioc_guid) {
             (Some(id_ext), Some(ioc_guid)) => PortId::new(id_ext, ioc_guid),
             _ => PortId::UNSPECIFIED,
-        };
-        let local = self.local.or(self.ibv).context("--local or --ibv says who we are")?;
-        Ok(Endpoint { target: self.target, local, port, fault: self.fault })
+        }
     }
 
-    fn session(&self) -> anyhow::Result<SessionConfig> {
+    fn endpoint(&self) -> Option<Endpoint> {
+        let (target, local) = (self.target?, self.local.or(self.ibv)?);
+        Some(Endpoint { target, local, port: self.port(), fault: self.fault })
+    }
+
+    fn shm_endpoint(&self) -> Option<ShmEndpoint> {
+        Some(ShmEndpoint::new(self.shm.clone()?, self.port(), self.idle))
+    }
+
+    /// Whom we log in to, in words.
+    fn target_words(&self) -> String {
+        match (&self.shm, self.target) {
+            (Some(path), _) => path.display().to_string(),
+            (None, target) => target.map(|target| target.to_string()).unwrap_or_default(),
+        }
+    }
+
+    /// The session that the workload needs, from the habits of its endpoint.
+    fn session(&self, habits: SessionConfig) -> anyhow::Result<SessionConfig> {
         let io_bytes = u32::try_from(self.bs).ok().filter(|&bytes| bytes > 0 && bytes <= 64 << 20);
         let io_bytes = io_bytes.ok_or_else(|| anyhow!("--bs {} does not lie between 1 and 64M", self.bs))?;
         Ok(SessionConfig {
@@ -197,7 +220,7 @@ impl PerfArgs {
             depth: self.depths().into_iter().max().unwrap_or(1).div_ceil(self.channels),
             max_io_bytes: io_bytes.max(MIN_BUFFER_BYTES),
             reconnect_delay: self.reconnect.then_some(RECONNECT_DELAY),
-            ..self.endpoint()?.session()?
+            ..habits
         })
     }
 
@@ -249,6 +272,23 @@ mod tests {
 
     const BASE: &str = "--target 127.0.0.1 --local 127.0.0.2 --rw randrw --bs 4k --qd 32";
 
+    fn session(args: &PerfArgs) -> anyhow::Result<SessionConfig> {
+        args.session(args.endpoint().expect("two addresses").session()?)
+    }
+
+    #[test]
+    fn a_socket_takes_the_place_of_addresses() {
+        let shm = parse("--shm /run/s --rw read --bs 4k --qd 1").unwrap();
+        assert_eq!(shm.shm_endpoint().unwrap().socket, PathBuf::from("/run/s"));
+        assert_eq!(shm.target_words(), "/run/s");
+        for both in ["--local 127.0.0.1", "--target 127.0.0.1", "--fault drop=1%"] {
+            assert!(parse(&format!("--shm /run/s {both} --rw read --bs 4k --qd 1")).is_err(), "{both}");
+        }
+        for half in ["", "--local 127.0.0.1", "--target 127.0.0.1"] {
+            assert!(parse(&format!("{half} --rw read --bs 4k --qd 1")).is_err(), "{half}");
+        }
+    }
+
     #[test]
     fn the_line_of_the_manual_is_understood() {
         let args = parse(&format!(
@@ -256,8 +296,8 @@ mod tests {
              --fault drop=1%,dup=1%,reorder=1% --reconnect --json"
         ))
         .unwrap();
-        assert_eq!(args.target.to_string(), "127.0.0.1:5555");
-        let config = args.session().unwrap();
+        assert_eq!(args.target_words(), "127.0.0.1:5555");
+        let config = session(&args).unwrap();
         assert_eq!((config.channels, config.depth, config.max_io_bytes), (8, 4, 65536));
         assert_eq!(config.target, PortId::UNSPECIFIED);
         let workload = args.workload(&config, 32);
@@ -267,15 +307,15 @@ mod tests {
         );
         let named = format!("{BASE} --id-ext 0000000000000001 --ioc-guid 0000000000000002 --ios 7");
         let args = parse(&named).unwrap();
-        assert_eq!(args.session().unwrap().target, PortId::new(1, 2));
-        assert_eq!(args.workload(&args.session().unwrap(), 1).stop, Stop::Ios(7));
+        assert_eq!(session(&args).unwrap().target, PortId::new(1, 2));
+        assert_eq!(args.workload(&session(&args).unwrap(), 1).stop, Stop::Ios(7));
     }
 
     #[test]
     fn a_sweep_has_a_run_for_each_depth() {
         let base = "--target 127.0.0.1 --local 127.0.0.2 --rw read --bs 4k";
         let args = parse(&format!("{base} --channels 2 --qd-sweep 1,32,8 --plot x.svg")).unwrap();
-        assert_eq!((args.depths(), args.session().unwrap().depth), (vec![1, 32, 8], 16));
+        assert_eq!((args.depths(), session(&args).unwrap().depth), (vec![1, 32, 8], 16));
         assert_eq!(args.what(), "read of 4096 bytes");
         for (more, words) in [
             ("", "--qd"),
@@ -305,10 +345,10 @@ mod tests {
         }
         let mixed = parse("--target ::1 --local 127.0.0.2 --rw read --bs 4k --qd 1").unwrap();
         assert_eq!(
-            mixed.session().unwrap_err().to_string(),
+            session(&mixed).unwrap_err().to_string(),
             "::1 and 127.0.0.2 are not addresses of one family"
         );
         let long = parse("--target 127.0.0.1 --local 127.0.0.2 --rw read --bs 65M --qd 1").unwrap();
-        assert!(long.session().unwrap_err().to_string().contains("does not lie between 1 and 64M"));
+        assert!(session(&long).unwrap_err().to_string().contains("does not lie between 1 and 64M"));
     }
 }

@@ -1,7 +1,6 @@
 //! `srpoll serve`: the target.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
@@ -22,31 +21,37 @@ use crate::control::login::add_target_line;
 use crate::control::methods::{self, CallList};
 use crate::control::model::Model;
 use crate::control::server::{Event, Server};
-use crate::control::socket::{self, OwnedSocket};
+use crate::control::socket;
 use crate::control::watch::Watch;
 use crate::rdma::soft::Fault;
 use crate::target::access::Rule;
 use crate::target::handle::{Hugepages, Provider, StartConfig, TargetHandle};
 use crate::target::identity::{Keeper, Origin, default_folders};
 use crate::target::limits::{Limits, Wishes};
+use crate::target::listener::Listener;
 use crate::target::snapshot::Snapshot;
+use crate::unix::{self, OwnedSocket};
 
 /// Serve block devices as an SRP target.
 ///
 /// Prints one line a listener for /sys/class/infiniband_srp/PORT/add_target of a Linux
-/// initiator, then "ready". Logs go to standard error; SRPOLL_LOG sets what is logged (info).
+/// initiator (with --shm the socket, for srpoll perf --shm), then "ready". Logs go to standard error; SRPOLL_LOG sets what is logged (info).
 /// Sizes are numbers with k, M, G or T (powers of 1024), times numbers with us, ms, s, m or h.
 #[derive(clap::Args, Debug)]
 #[allow(rustdoc::broken_intra_doc_links, reason = "these are the texts of --help, brackets and all")]
 pub struct ServeArgs {
     /// Address to serve over the built-in RoCEv2 provider (UDP port 4791), with a service port
     /// other than --port as IP:PORT or [IPV6]:PORT. Repeat for more
-    #[arg(long, value_name = "IP", num_args = 1.., required_unless_present_any = ["config", "ibv"])]
+    #[arg(long, value_name = "IP", num_args = 1.., required_unless_present_any = ["config", "ibv", "shm"])]
     soft: Vec<String>,
     /// RDMA adapter to serve on through libibverbs in place of --soft, with RDMA-CM: by its name
     /// (all its addresses, or those of one of its ports) or by addresses of it, as --soft has them
     #[arg(long, value_name = "DEVICE[/HCAPORT]|IP", num_args = 1.., conflicts_with_all = ["soft", "fault"])]
     ibv: Vec<String>,
+    /// UNIX socket to serve processes of this host at, over shared memory, in place of --soft; for
+    /// processes of the same user and of root
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["soft", "ibv", "fault"])]
+    shm: Option<PathBuf>,
     /// Service port that initiators name in dest=IP:PORT
     #[arg(long, value_name = "PORT", default_value = "5555", value_parser = units::port)]
     port: u16,
@@ -121,21 +126,28 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 
     let mut provider = Provider::Soft { fault: args.fault };
     if !args.ibv.is_empty() {
-        (provider, listeners) = adapter::find(&args.ibv, args.port)?;
+        let addresses;
+        (provider, addresses) = adapter::find(&args.ibv, args.port)?;
+        listeners = addresses.into_iter().map(Listener::Ip).collect();
+    }
+    if args.shm.is_some() {
+        provider = Provider::Shm;
     }
 
     let socket_path = match &args.rpc {
         Some(path) => std::path::absolute(path)?,
         None => socket::default_for_server()?,
     };
-    let socket = OwnedSocket::bind(&socket_path)?;
-    let keeper = args.keeper(listeners.first().copied(), &socket_path)?;
+    let socket = OwnedSocket::bind(&socket_path, socket::RPC_SOCKET)?;
+    let keeper = args.keeper(listeners.first(), &socket_path)?;
     let farewell_file = match keeper.origin() {
         Origin::Kept { folder, .. } => Some(FarewellFile::in_folder(folder)),
         Origin::Derived(_) => None,
     };
     let (events_to, events) = mpsc::channel();
-    watch_signals(&socket, events_to.clone()).context("signals cannot be caught")?;
+    let mut files = socket.files().to_vec();
+    files.extend(args.shm.iter().flat_map(|path| unix::files_of(path)));
+    watch_signals(files, events_to.clone()).context("signals cannot be caught")?;
     let changed_to = events_to.clone();
 
     let handle = crate::target::start(&StartConfig {
@@ -163,7 +175,11 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 
 impl ServeArgs {
     fn provider_flag(&self) -> &'static str {
-        if self.ibv.is_empty() { "--soft" } else { "--ibv" }
+        match (&self.shm, self.ibv.is_empty()) {
+            (Some(_), _) => "--shm",
+            (None, false) => "--ibv",
+            (None, true) => "--soft",
+        }
     }
 
     fn wishes(&self) -> Wishes {
@@ -176,11 +192,15 @@ impl ServeArgs {
         }
     }
 
-    fn listeners(&self) -> anyhow::Result<Vec<SocketAddr>> {
+    fn listeners(&self) -> anyhow::Result<Vec<Listener>> {
         let mut listeners = Vec::new();
+        if let Some(path) = &self.shm {
+            listeners.push(Listener::Shm(std::path::absolute(path).context("--shm")?));
+        }
         for text in &self.soft {
             let listener =
                 units::address_port(text, self.port).map_err(|why| anyhow!("--soft {text}: {why}"))?;
+            let listener = Listener::Ip(listener);
             if listeners.contains(&listener) {
                 return Err(anyhow!("--soft {text}: given twice"));
             }
@@ -190,7 +210,7 @@ impl ServeArgs {
     }
 
     /// Who this instance is: by `--state`, else by a folder that can be made, else derived.
-    fn keeper(&self, first_listener: Option<SocketAddr>, socket: &Path) -> anyhow::Result<Keeper> {
+    fn keeper(&self, first_listener: Option<&Listener>, socket: &Path) -> anyhow::Result<Keeper> {
         if let Some(folder) = &self.state {
             return Ok(Keeper::in_folder(folder)?);
         }
@@ -204,7 +224,11 @@ impl ServeArgs {
                 kept_or_wrong => return Ok(kept_or_wrong?),
             }
         }
-        let keeper = Keeper::derived(first_listener, &instance);
+        let first_address = match first_listener {
+            Some(Listener::Ip(address)) => Some(*address),
+            Some(Listener::Shm(_)) | None => None,
+        };
+        let keeper = Keeper::derived(first_address, &instance);
         if let Origin::Derived(from) = keeper.origin() {
             tracing::warn!("no state folder ({refused}); the identity is derived from {from}");
         }
@@ -230,7 +254,7 @@ fn configure(
     model: &mut Model,
     args: &ServeArgs,
     config: CallList,
-    listeners: &[SocketAddr],
+    listeners: &[Listener],
 ) -> anyhow::Result<()> {
     if let Some(path) = &args.config {
         config.make(model).map_err(|why| anyhow!("--config {}: {why}", path.display()))?;
@@ -246,12 +270,7 @@ fn configure(
         call(model, "srp_target_add_initiator", params).map_err(|why| anyhow!("--allow {rule}: {why}"))?;
     }
     for listener in listeners {
-        let mut params = json!({"address": listener.ip().to_string(), "port": listener.port()});
-        if let SocketAddr::V6(v6) = listener
-            && v6.scope_id() != 0
-        {
-            params["address"] = json!(format!("{}%{}", v6.ip(), v6.scope_id()));
-        }
+        let params = methods::listener_params(listener);
         call(model, "srp_target_add_listener", params)
             .map_err(|why| anyhow!("{} {listener}: {why}", args.provider_flag()))?;
     }
@@ -341,10 +360,10 @@ fn take_over(file: FarewellFile, target: &TargetHandle) -> anyhow::Result<Keepin
     Keeping::start(file, target.clone()).context("no thread to keep account of connections")
 }
 
-/// Starts a thread that asks for a stop on the first signal and stops at once on the second.
-fn watch_signals(socket: &OwnedSocket, events: mpsc::Sender<Event>) -> std::io::Result<()> {
+/// Starts a thread that asks for a stop on the first signal; on the second it removes `files` and stops
+/// at once.
+fn watch_signals(files: Vec<PathBuf>, events: mpsc::Sender<Event>) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let files = socket.files();
     let watch = move || {
         let mut seen = false;
         for signal in signals.forever() {

@@ -30,6 +30,7 @@ pub(super) fn req(
 ) -> Result<Req, VerbsError> {
     let consumer = attr.private_data.as_slice();
     let (service_id, private_data) = match attr.service {
+        Service::Shm => return Err(super::core::NO_SHM),
         Service::IbCm { service_id } => (service_id, private(consumer)?),
         Service::RdmaCm { port } => {
             let header = CmaHeader::new(attr.path.local, attr.path.remote, source_port)

@@ -22,6 +22,10 @@ const MAX_LISTENERS: usize = 256;
 /// Most datagrams that wait for the provider; what is beyond is lost, as on the network.
 const MAX_TRANSMIT: usize = 1_024;
 
+/// Shared memory is a matter of processes, not of addresses.
+pub(super) const NO_SHM: VerbsError =
+    VerbsError::Invalid("service: shared memory has no messages of the IB CM");
+
 /// An address and service that accepts requests.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listener {
@@ -334,6 +338,9 @@ impl Cm {
 
 impl Connections for Cm {
     fn listen(&mut self, local: Option<IpAddr>, service: Service) -> Result<ListenerId, VerbsError> {
+        if service == Service::Shm {
+            return Err(NO_SHM);
+        }
         let listener = Listener { local: local.map(|address| address.to_canonical()), service };
         if self.listeners.iter().any(|(_, other)| *other == listener) {
             return Err(VerbsError::Busy("service"));

@@ -89,6 +89,7 @@ impl Cm {
             request: ConnRequest {
                 service: asked.service,
                 path: from,
+                process: None,
                 remote_guid: req.local_ca_guid,
                 remote_qpn: req.local_qpn,
                 send_psn: req.starting_psn,

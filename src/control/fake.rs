@@ -1,15 +1,16 @@
 //! Shards for tests of the control plane: threads that answer commands and keep what they were
 //! told. They serve nobody.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 
 use crate::control::model::Model;
+use crate::rdma::verbs::Peer;
 use crate::target::handle::{
     ChannelInfo, Command, CommandSink, Reply, Request, SessionId, ShardStats, TargetHandle,
 };
 use crate::target::identity::Keeper;
 use crate::target::limits::Limits;
+use crate::target::listener::Listener;
 use crate::target::pending::Pending;
 use crate::target::snapshot::Snapshot;
 use crate::target::stages::Stages;
@@ -18,7 +19,7 @@ use crate::target::stages::Stages;
 #[derive(Default)]
 pub(crate) struct Shard {
     pub(crate) snapshot: Option<Arc<Snapshot>>,
-    pub(crate) listeners: Vec<SocketAddr>,
+    pub(crate) listeners: Vec<Listener>,
     pub(crate) channels: Vec<ChannelInfo>,
     pub(crate) stages: Stages,
     /// What is not done.
@@ -89,7 +90,11 @@ impl Shard {
             }
             Request::EndSessionsOf(listener) => {
                 let before = self.channels.len();
-                self.channels.retain(|channel| channel.local != listener.ip());
+                let ip = match listener {
+                    Listener::Ip(address) => Some(address.ip()),
+                    Listener::Shm(_) => None,
+                };
+                self.channels.retain(|channel| channel.local != ip);
                 Reply::Count(before - self.channels.len())
             }
             Request::Pending { .. } => Reply::Pending(Box::new(self.pending.clone())),
@@ -124,8 +129,8 @@ pub(crate) fn channel(session: SessionId, shard: usize, index: u32) -> ChannelIn
         index,
         shard,
         qpn: 0x100 + index,
-        local: "127.0.0.1".parse().unwrap(),
-        peer: "127.0.0.2".parse().unwrap(),
+        local: "127.0.0.1".parse().ok(),
+        peer: Peer::Address("127.0.0.2".parse().unwrap()),
         state: "live",
         ending: None,
         credits: 64,

@@ -2,15 +2,22 @@
 
 use std::net::SocketAddr;
 
+use crate::target::listener::Listener;
 use crate::target::snapshot::Identity;
 
 /// What a user writes to `/sys/class/infiniband_srp/<port>/add_target` to log in at `listener`.
 ///
 /// A link-local address means nothing without the initiator's interface, which only its user
 /// knows: `<interface>` and `<address>` stand for what is to be filled in.
-pub fn add_target_line(identity: &Identity, listener: &SocketAddr) -> String {
-    let port = listener.port();
-    match listener {
+///
+/// A socket of shared memory is none of the kernel's; its line is the same for `srpoll perf --shm`.
+pub fn add_target_line(identity: &Identity, listener: &Listener) -> String {
+    let address = match listener {
+        Listener::Ip(address) => address,
+        Listener::Shm(path) => return format!("{identity},shm={}", path.display()),
+    };
+    let port = address.port();
+    match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
             format!("{identity},dest=[{}%<interface>]:{port},src=[<address>%<interface>]", v6.ip())
         }
@@ -32,7 +39,7 @@ mod tests {
             ("[fe80::1%3]:5555", "dest=[fe80::1%<interface>]:5555,src=[<address>%<interface>]"),
         ] {
             assert_eq!(
-                add_target_line(&identity, &listener.parse().unwrap()),
+                add_target_line(&identity, &Listener::Ip(listener.parse().unwrap())),
                 format!("id_ext=0000000000001234,ioc_guid=02000000deadbeef,{dest}")
             );
         }

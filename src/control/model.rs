@@ -4,7 +4,6 @@
 //! before the change is answered; one that a shard refuses leaves everything as it was.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bdev::Bdev;
@@ -18,6 +17,7 @@ use crate::target::fence::Fences;
 use crate::target::handle::{HandleError, TargetHandle};
 use crate::target::identity::{Keeper, lun_names};
 use crate::target::limits::{Admission, Limits};
+use crate::target::listener::Listener;
 use crate::target::snapshot::{Identity, LunEntry, MAX_LUN, Snapshot};
 
 /// Name of the target if nobody gives it one.
@@ -59,7 +59,7 @@ pub struct Target {
     /// Who may log in, in the order given.
     pub rules: Vec<Rule>,
     /// Where it listens, in the order given.
-    pub listeners: Vec<SocketAddr>,
+    pub listeners: Vec<Listener>,
     /// What logins to come are given, if less than the process was started with.
     pub admission: Admission,
 }
@@ -278,7 +278,7 @@ impl Model {
     pub fn delete_target(&mut self, name: &str) -> Result<(), RpcError> {
         let mut next = self.target_named(Some(name))?.clone();
         for listener in std::mem::take(&mut next.listeners) {
-            self.handle.remove_listener(listener)?;
+            self.handle.remove_listener(&listener)?;
         }
         // Without a target every login is refused, so that no session comes after the last.
         self.publish(None)?;
@@ -346,12 +346,12 @@ impl Model {
     }
 
     /// Listens at one more address.
-    pub fn add_listener(&mut self, target: Option<&str>, listener: SocketAddr) -> Result<(), RpcError> {
+    pub fn add_listener(&mut self, target: Option<&str>, listener: Listener) -> Result<(), RpcError> {
         let mut next = self.target_named(target)?.clone();
         if next.listeners.contains(&listener) {
             return Err(RpcError::exists(format!("the target listens at {listener} already")));
         }
-        self.handle.add_listener(listener)?;
+        self.handle.add_listener(&listener)?;
         next.listeners.push(listener);
         self.target = Some(next);
         Ok(())
@@ -361,14 +361,14 @@ impl Model {
     pub fn remove_listener(
         &mut self,
         target: Option<&str>,
-        listener: SocketAddr,
+        listener: Listener,
         end_sessions: bool,
     ) -> Result<(), RpcError> {
         let mut next = self.target_named(target)?.clone();
         let Some(at) = next.listeners.iter().position(|there| *there == listener) else {
             return Err(RpcError::missing(format!("the target does not listen at {listener}")));
         };
-        self.handle.remove_listener(listener)?;
+        self.handle.remove_listener(&listener)?;
         next.listeners.remove(at);
         self.target = Some(next);
         if end_sessions {

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::framing::{Framer, FramingError};
 use super::jsonrpc::{self, Call, Incoming, Request, RpcError};
-use super::socket::OwnedSocket;
+use crate::unix::OwnedSocket;
 
 /// Clients at a time; each costs a thread.
 const MAX_CLIENTS: usize = 64;
@@ -211,7 +211,8 @@ mod tests {
     impl Echo {
         fn start() -> Echo {
             let folder = tempfile::tempdir().unwrap();
-            let socket = OwnedSocket::bind(&folder.path().join("s")).unwrap();
+            let socket =
+                OwnedSocket::bind(&folder.path().join("s"), crate::control::socket::RPC_SOCKET).unwrap();
             let (to, events) = mpsc::channel();
             let model = std::thread::spawn(move || {
                 for event in events {

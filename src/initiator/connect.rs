@@ -55,7 +55,7 @@ impl<D: Device + Connections> Session<D> {
         self.device.modify_qp(now, qp, &QpModify::Init).map_err(failed("a queue pair to INIT"))?;
         let private = match config.service {
             Service::RdmaCm { .. } => PrivateData::new(&request.emit_compact()),
-            Service::IbCm { .. } => PrivateData::new(&request.emit_full()),
+            Service::IbCm { .. } | Service::Shm => PrivateData::new(&request.emit_full()),
         };
         let attr = ConnectAttr {
             service: config.service,

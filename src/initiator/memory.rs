@@ -30,7 +30,7 @@ impl Registered {
         len_bytes: usize,
         access: Access,
     ) -> Result<Self, VerbsError> {
-        let region = Region::heap(len_bytes.next_multiple_of(PAGE_BYTES));
+        let region = device.allocate(len_bytes, access)?;
         let keys = device.register(pd, &region, access)?;
         Ok(Registered { region, keys })
     }

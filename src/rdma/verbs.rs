@@ -6,9 +6,10 @@
 //! listener (shard 0). Words and rules are those of the InfiniBand Architecture Specification,
 //! volume 1 (chapters 9 to 11), as libibverbs spells them.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 
-use reactors::memory::Region;
+use reactors::memory::{PAGE_BYTES, Region};
 use reactors::slab::Key;
 use reactors::time::Time;
 
@@ -345,6 +346,48 @@ pub struct Path {
     pub scope_id: u32,
 }
 
+impl Path {
+    /// No addresses: the path of a provider that has none (shared memory).
+    pub const NONE: Path = Path {
+        local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        scope_id: 0,
+    };
+}
+
+/// A process of this host, as the kernel names it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Process {
+    /// Its id, in our namespace; 0 if it has none there.
+    pub pid: u32,
+    /// The user that it runs as.
+    pub uid: u32,
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pid {} uid {}", self.pid, self.uid)
+    }
+}
+
+/// Who is at the other end of a connection, as far as it can be believed: for logs and access lists.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Peer {
+    /// Whoever sends from this address.
+    Address(IpAddr),
+    /// A process of this host.
+    Process(Process),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Address(address) => address.fmt(f),
+            Peer::Process(process) => process.fmt(f),
+        }
+    }
+}
+
 /// INIT -> RTR: what it takes to receive.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RtrAttr {
@@ -509,6 +552,12 @@ pub trait Device {
 
     /// A new protection domain.
     fn alloc_pd(&mut self) -> Result<PdId, VerbsError>;
+    /// Memory of `len_bytes` or a little more that can be registered for `access`. A device whose peers
+    /// map what they reach can register no other memory for them.
+    fn allocate(&mut self, len_bytes: usize, access: Access) -> Result<Region, VerbsError> {
+        let _ = access;
+        Ok(Region::heap(len_bytes.max(1).next_multiple_of(PAGE_BYTES)))
+    }
     /// Registers all of `region`; the device keeps it alive until `deregister`.
     fn register(&mut self, pd: PdId, region: &Region, access: Access) -> Result<MrKeys, VerbsError>;
     /// Ends a registration: from now on both keys are unknown.

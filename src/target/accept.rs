@@ -20,7 +20,7 @@ use super::nexus::{Nexus, NexusId};
 use super::snapshot::Snapshot;
 use super::why::Why;
 use crate::rdma::verbs::{
-    ConnEnd, ConnId, ConnReply, ConnRequest, Connections, Farewell, Path, PrivateData, Service,
+    ConnEnd, ConnId, ConnReply, ConnRequest, Connections, Farewell, Path, Peer, PrivateData, Service,
 };
 use crate::scsi::Condition;
 use crate::srp::login::{Accepted, LoginContext, LoginLimits, Refusal, decide, resolved};
@@ -79,6 +79,8 @@ enum Seat {
         channel: ChannelRef,
         /// The addresses.
         path: Path,
+        /// Who is at the other end.
+        peer: Peer,
     },
 }
 
@@ -164,10 +166,10 @@ impl Acceptor {
 
     /// The end of a channel begins.
     pub fn on_ending(&mut self, conn: ConnId, why: Why, cut: u32) {
-        if let Some(Seat::Seated { nexus, path, .. }) = self.seats.get(&conn)
+        if let Some(Seat::Seated { nexus, peer, .. }) = self.seats.get(&conn)
             && let Some(members) = self.nexuses.get_mut(nexus)
         {
-            members.epilogue.begins(conn, why, path.remote, cut);
+            members.epilogue.begins(conn, why, *peer, cut);
         }
     }
 
@@ -241,12 +243,12 @@ impl Acceptor {
     ) {
         let form = match request.service {
             Service::RdmaCm { .. } => LoginForm::Compact,
-            Service::IbCm { .. } => LoginForm::Full,
+            Service::IbCm { .. } | Service::Shm => LoginForm::Full,
         };
         let login = match LoginReq::parse(form, private.as_slice()) {
             Ok(login) => login,
             Err(error) => {
-                let peer = request.path.remote;
+                let peer = request.peer();
                 tracing::warn!(%peer, %error, "a connection request is no SRP login, it is refused");
                 self.reject(conn, RejReason::NO_REASON, Tag::default(), desk);
                 return;
@@ -259,7 +261,7 @@ impl Acceptor {
         match self.decide(&login, &request, desk.snapshot, shard) {
             Ok(accepted) => self.begin(conn, request, &login, accepted, shard, desk),
             Err((refusal, words)) => {
-                let peer = request.path.remote;
+                let peer = request.peer();
                 tracing::warn!(%peer, initiator = %login.initiator, "login refused: {words}");
                 self.reject(conn, refusal.reason(), login.tag, desk);
             }
@@ -275,7 +277,7 @@ impl Acceptor {
     ) -> Result<Accepted, (Refusal, String)> {
         let id = NexusId { initiator: login.initiator, target: login.target };
         let target = snapshot.identity.map(|identity| PortId(identity.port_id())).unwrap_or_default();
-        let access = snapshot.access.check(InitiatorId(login.initiator.0), request.path.remote);
+        let access = snapshot.access.check(InitiatorId(login.initiator.0), request.peer());
         let members = self.nexuses.get(&id);
         let limits = LoginLimits {
             max_it_iu_bytes: MAX_IT_IU_BYTES,
@@ -360,7 +362,7 @@ impl Acceptor {
                 members.nexus.attention(entry.lun).raise(Condition::NexusLoss);
             }
             for (other, channel) in &members.channels {
-                members.epilogue.begins(*other, Why::Replaced, request.path.remote, 0);
+                members.epilogue.begins(*other, Why::Replaced, request.peer(), 0);
                 let end = Message::End { channel: channel.key, why: Why::Replaced, for_login: Some(conn) };
                 desk.peers.send(channel.shard, end);
                 waits += 1;
@@ -456,7 +458,7 @@ impl Acceptor {
         let admitted = match result {
             Ok(admitted) => admitted,
             Err(words) => {
-                let peer = login.request.path.remote;
+                let peer = login.request.peer();
                 tracing::warn!(%peer, initiator = %login.nexus.initiator, "login refused: {words}");
                 if !abandoned {
                     self.reject(conn, RejReason::NO_RESOURCES, login.tag, desk);
@@ -468,7 +470,8 @@ impl Acceptor {
         members.logins -= 1;
         members.channels.push((conn, admitted.channel));
         let path = login.request.path;
-        self.seats.insert(conn, Seat::Seated { nexus: login.nexus, channel: admitted.channel, path });
+        let peer = login.request.peer();
+        self.seats.insert(conn, Seat::Seated { nexus: login.nexus, channel: admitted.channel, path, peer });
         let reply = ConnReply {
             qpn: admitted.qpn,
             starting_psn: admitted.starting_psn,
@@ -503,14 +506,14 @@ impl Acceptor {
             Some(Seat::Admitting(login)) => {
                 self.seats.insert(conn, Seat::Abandoned(login));
             }
-            Some(Seat::Seated { nexus, channel, path }) => {
+            Some(Seat::Seated { nexus, channel, path, peer }) => {
                 let why = match why {
                     ConnEnd::PeerDisconnected | ConnEnd::Disconnected => Why::PeerGone,
                     ConnEnd::Replaced => Why::Forgotten,
                     ConnEnd::Timeout | ConnEnd::Rejected { .. } => Why::NotEstablished,
                 };
                 peers.send(channel.shard, Message::End { channel: channel.key, why, for_login: None });
-                self.seats.insert(conn, Seat::Seated { nexus, channel, path });
+                self.seats.insert(conn, Seat::Seated { nexus, channel, path, peer });
             }
             Some(abandoned @ Seat::Abandoned(_)) => {
                 self.seats.insert(conn, abandoned);

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
+use crate::rdma::verbs::Peer;
+
 /// An initiator port identifier: identifier extension (8 bytes), port GUID (8 bytes), SRP r16a.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InitiatorId(pub [u8; 16]);
@@ -43,14 +45,16 @@ impl Rule {
         Rule::Network { address, prefix_bits: width_bits(address) }
     }
 
-    fn admits(&self, initiator: InitiatorId, peer: IpAddr) -> bool {
-        match *self {
-            Rule::Any => true,
-            Rule::Initiator(id) => id == initiator,
-            Rule::Network { address, prefix_bits } => {
+    fn admits(&self, initiator: InitiatorId, peer: Peer) -> bool {
+        match (*self, peer) {
+            (Rule::Any, _) => true,
+            (Rule::Initiator(id), _) => id == initiator,
+            (Rule::Network { address, prefix_bits }, Peer::Address(peer)) => {
                 width_bits(peer) == width_bits(address)
                     && mask(peer, prefix_bits) == mask(address, prefix_bits)
             }
+            // A process of this host is in no network.
+            (Rule::Network { .. }, Peer::Process(_)) => false,
         }
     }
 }
@@ -110,8 +114,8 @@ impl FromStr for Rule {
     }
 }
 
-/// Who may log in. An empty list admits peers on loopback addresses only, so that a target that
-/// nobody has configured is not open to the network.
+/// Who may log in. An empty list admits peers on this host only, by loopback addresses or shared
+/// memory, so that a target that nobody has configured is not open to the network.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AccessList {
     rules: Vec<Rule>,
@@ -130,12 +134,18 @@ impl AccessList {
         &self.rules
     }
 
-    /// Whether `initiator`, whose packets come from `peer`, may log in. `peer` is the UDP source
-    /// address of its connection request, since nothing inside a request is trusted.
-    pub fn check(&self, initiator: InitiatorId, peer: IpAddr) -> Result<(), Refusal> {
-        let peer = plain(peer);
+    /// Whether `initiator` at `peer` may log in. `peer` is the UDP source address of its connection
+    /// request, or the process that the kernel names, since nothing inside a request is trusted.
+    pub fn check(&self, initiator: InitiatorId, peer: Peer) -> Result<(), Refusal> {
+        let peer = match peer {
+            Peer::Address(address) => Peer::Address(plain(address)),
+            process => process,
+        };
         let admitted = match self.rules.as_slice() {
-            [] => peer.is_loopback(),
+            [] => {
+                matches!(peer, Peer::Address(address) if address.is_loopback())
+                    || matches!(peer, Peer::Process(_))
+            }
             rules => rules.iter().any(|rule| rule.admits(initiator, peer)),
         };
         if admitted { Ok(()) } else { Err(Refusal { initiator, peer, only_loopback: self.rules.is_empty() }) }
@@ -148,7 +158,7 @@ pub struct Refusal {
     /// Who wanted to log in.
     pub initiator: InitiatorId,
     /// From where.
-    pub peer: IpAddr,
+    pub peer: Peer,
     /// There is no list, and the peer is not on a loopback address.
     pub only_loopback: bool,
 }
@@ -196,6 +206,7 @@ fn mask(address: IpAddr, bits: u8) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rdma::verbs::Process;
 
     const ALICE: InitiatorId =
         InitiatorId([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x54, 0, 0xff, 0xfe, 0x4a, 0xb, 0x7b]);
@@ -204,8 +215,23 @@ mod tests {
         AccessList::new(rules.iter().map(|text| text.parse().unwrap()).collect())
     }
 
+    fn at(peer: &str) -> Peer {
+        Peer::Address(peer.parse().unwrap())
+    }
+
+    /// A process of this host is no stranger, and is in no network.
+    #[test]
+    fn processes_by_port_id_or_without_a_list() {
+        let process = Peer::Process(Process { pid: 7, uid: 1000 });
+        let admits = |rules: &[&str]| list(rules).check(ALICE, process).is_ok();
+        assert!(admits(&[]) && admits(&["any"]) && admits(&[&ALICE.to_string()]));
+        assert!(!admits(&["0.0.0.0/0"]) && !admits(&["127.0.0.1", "::1"]));
+        let refused = list(&["127.0.0.1"]).check(ALICE, process).unwrap_err().to_string();
+        assert!(refused.contains("from pid 7 uid 1000 is not on the access list"), "{refused}");
+    }
+
     fn admits(rules: &[&str], peer: &str) -> bool {
-        list(rules).check(ALICE, peer.parse().unwrap()).is_ok()
+        list(rules).check(ALICE, at(peer)).is_ok()
     }
 
     #[test]
@@ -284,13 +310,13 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_to_do() {
-        let refused = list(&["10.0.0.1"]).check(ALICE, "10.0.0.9".parse().unwrap()).unwrap_err();
+        let refused = list(&["10.0.0.1"]).check(ALICE, at("10.0.0.9")).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "initiator 0x0000000000000000505400fffe4a0b7b from 10.0.0.9 is not on the access list; \
              add it with --allow 0x0000000000000000505400fffe4a0b7b or srp_target_add_initiator"
         );
-        let refused = AccessList::default().check(ALICE, "10.0.0.9".parse().unwrap()).unwrap_err();
+        let refused = AccessList::default().check(ALICE, at("10.0.0.9")).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "initiator 0x0000000000000000505400fffe4a0b7b from 10.0.0.9 refused: with no access list only \

@@ -1,7 +1,7 @@
 //! What the control plane asks of a shard: configuration, listeners, queries, the end.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use super::access::InitiatorId;
 use super::fabric::Fabric;
 use super::handle::{ChannelInfo, Command, EndingInfo, Reply, ReplySlot, Request, SessionId, ShardStats};
 use super::limits::CHUNK_BYTES;
+use super::listener::{Listener, Port};
 use super::message::Message;
 use super::shard::{Shard, target_info};
 use super::snapshot::Snapshot;
 use super::why::Why;
-use crate::rdma::verbs::{Farewell, ListenerId, Service};
+use crate::rdma::verbs::{Farewell, ListenerId, Path, Service};
 use crate::scsi::Condition;
 
 /// The end of the target's service, in progress.
@@ -29,11 +30,11 @@ struct Leaving {
 /// What the control plane waits for, and the listeners.
 #[derive(Default)]
 pub(super) struct Admin {
-    listeners: HashMap<SocketAddr, Vec<ListenerId>>,
-    /// Addresses whose port is open here.
-    ports: HashSet<IpAddr>,
-    /// On shard 0: addresses without a listener whose port closes on all shards with the last session.
-    closing: Vec<IpAddr>,
+    listeners: HashMap<Listener, Vec<ListenerId>>,
+    /// What is open here for listeners.
+    ports: HashSet<Port>,
+    /// On shard 0: ports without a listener that close on all shards with the last session.
+    closing: Vec<Port>,
     /// Configurations that removed a logical unit and wait until its commands are done.
     applying: Vec<ReplySlot>,
     leaving: Option<Leaving>,
@@ -62,9 +63,11 @@ impl<F: Fabric> Shard<F> {
         let Command { request, reply } = command;
         match request {
             Request::Apply(snapshot) => self.apply(snapshot, reply),
-            Request::AddListener(address) => reply.send(self.add_listener(address)),
-            Request::RemoveListener(address) => reply.send(self.remove_listener(address)),
-            Request::EndSessionsOf(listener) => reply.send(Reply::Count(self.end_sessions_of(now, listener))),
+            Request::AddListener(listener) => reply.send(self.add_listener(listener)),
+            Request::RemoveListener(listener) => reply.send(self.remove_listener(&listener)),
+            Request::EndSessionsOf(listener) => {
+                reply.send(Reply::Count(self.end_sessions_of(now, &listener)))
+            }
             Request::Pending { min_age, most } => {
                 reply.send(Reply::Pending(Box::new(self.pending(now, min_age, most))));
             }
@@ -104,51 +107,58 @@ impl<F: Fabric> Shard<F> {
         }
     }
 
-    fn add_listener(&mut self, address: SocketAddr) -> Reply {
-        if self.admin.listeners.contains_key(&address) {
-            return Reply::Refused(format!("{address} is served already"));
+    fn add_listener(&mut self, listener: Listener) -> Reply {
+        if self.admin.listeners.contains_key(&listener) {
+            return Reply::Refused(format!("{listener} is served already"));
         }
-        let first = !self.admin.listeners.keys().any(|other| other.ip() == address.ip());
-        self.admin.closing.retain(|closing| *closing != address.ip());
-        if !self.admin.ports.contains(&address.ip()) {
-            if let Err(error) = self.fabric.open_port(address.ip()) {
+        let port = listener.port();
+        let first = !self.admin.listeners.keys().any(|other| other.port() == port);
+        self.admin.closing.retain(|closing| *closing != port);
+        if !self.admin.ports.contains(&port) {
+            if let Err(error) = self.fabric.open_port(&port) {
                 return Reply::Refused(error.to_string());
             }
-            self.admin.ports.insert(address.ip());
+            self.admin.ports.insert(port);
         }
-        let mut listeners = Vec::new();
+        let mut ids = Vec::new();
         if self.acceptor.is_some() {
-            let ib_cm =
-                self.snapshot.identity.map(|identity| Service::IbCm { service_id: identity.ioc_guid });
-            let services = [Some(Service::RdmaCm { port: address.port() }), ib_cm.filter(|_| first)];
-            for service in services.into_iter().flatten() {
-                match self.fabric.listen(Some(address.ip()), service) {
-                    Ok(listener) => listeners.push(listener),
+            for (address, service) in self.services(&listener, first) {
+                match self.fabric.listen(address, service) {
+                    Ok(id) => ids.push(id),
                     Err(error) => {
-                        self.admin.listeners.insert(address, listeners);
-                        self.remove_listener(address);
-                        return Reply::Refused(format!("{address}: {error}"));
+                        self.admin.listeners.insert(listener.clone(), ids);
+                        self.remove_listener(&listener);
+                        return Reply::Refused(format!("{listener}: {error}"));
                     }
                 }
             }
         }
-        self.admin.listeners.insert(address, listeners);
+        self.admin.listeners.insert(listener, ids);
         Reply::Done
     }
 
-    fn remove_listener(&mut self, address: SocketAddr) -> Reply {
-        let Some(listeners) = self.admin.listeners.remove(&address) else {
-            return Reply::Refused(format!("{address} is not served"));
+    /// What is listened for at a listener; the plain IB CM at the `first` one of an address only.
+    fn services(&self, listener: &Listener, first: bool) -> Vec<(Option<IpAddr>, Service)> {
+        let Listener::Ip(address) = listener else { return vec![(None, Service::Shm)] };
+        let ib_cm = self.snapshot.identity.map(|identity| Service::IbCm { service_id: identity.ioc_guid });
+        let services = [Some(Service::RdmaCm { port: address.port() }), ib_cm.filter(|_| first)];
+        services.into_iter().flatten().map(|service| (Some(address.ip()), service)).collect()
+    }
+
+    fn remove_listener(&mut self, listener: &Listener) -> Reply {
+        let Some(ids) = self.admin.listeners.remove(listener) else {
+            return Reply::Refused(format!("{listener} is not served"));
         };
-        for listener in listeners {
-            if let Err(error) = self.fabric.unlisten(listener) {
-                tracing::debug!(%address, %error, "a listener was gone already");
+        for id in ids {
+            if let Err(error) = self.fabric.unlisten(id) {
+                tracing::debug!(%listener, %error, "a listener was gone already");
             }
         }
-        // Sessions that came by this address stay, and need its port on their shard and on shard 0.
-        let in_use = self.admin.listeners.keys().any(|other| other.ip() == address.ip());
-        if self.acceptor.is_some() && !in_use && !self.admin.closing.contains(&address.ip()) {
-            self.admin.closing.push(address.ip());
+        // Sessions that came by this port stay, and need it on their shard and on shard 0.
+        let port = listener.port();
+        let in_use = self.admin.listeners.keys().any(|other| other.port() == port);
+        if self.acceptor.is_some() && !in_use && !self.admin.closing.contains(&port) {
+            self.admin.closing.push(port);
             self.wake_slow_lane();
         }
         Reply::Done
@@ -158,20 +168,21 @@ impl<F: Fabric> Shard<F> {
     fn close_ports(&mut self) {
         let Some(acceptor) = &self.acceptor else { return };
         let peers = &mut self.peers;
-        self.admin.closing.retain(|&address| {
-            let in_use = acceptor.uses(address);
+        self.admin.closing.retain(|port| {
+            // Connections of shared memory have sockets of their own.
+            let in_use = matches!(port, Port::Ip(address) if acceptor.uses(*address));
             if !in_use {
-                (0..peers.shards()).for_each(|shard| peers.send(shard, Message::ClosePort(address)));
+                (0..peers.shards()).for_each(|shard| peers.send(shard, Message::ClosePort(port.clone())));
             }
             in_use
         });
     }
 
-    /// Shard 0 says that nothing uses this address any more.
-    pub(super) fn close_port(&mut self, address: IpAddr) {
-        let served = self.admin.listeners.keys().any(|listener| listener.ip() == address);
-        if !served && self.admin.ports.remove(&address) {
-            self.fabric.close_port(address);
+    /// Shard 0 says that nothing uses this port any more.
+    pub(super) fn close_port(&mut self, port: &Port) {
+        let served = self.admin.listeners.keys().any(|listener| listener.port() == *port);
+        if !served && self.admin.ports.remove(port) {
+            self.fabric.close_port(port);
         }
     }
 
@@ -182,7 +193,9 @@ impl<F: Fabric> Shard<F> {
     /// Ends connections of a process before this one at the addresses that are served; gives how many.
     fn say_farewells(&mut self, now: Time, farewells: &[Farewell]) -> usize {
         let mut told = 0;
-        for farewell in farewells.iter().filter(|farewell| self.admin.ports.contains(&farewell.path.local)) {
+        for farewell in
+            farewells.iter().filter(|farewell| self.admin.ports.contains(&Port::Ip(farewell.path.local)))
+        {
             match self.fabric.say_farewell(now, farewell) {
                 Ok(()) => told += 1,
                 Err(error) => {
@@ -198,13 +211,15 @@ impl<F: Fabric> Shard<F> {
     }
 
     /// Ends the channels that came by a listener. IB CM has no port: its service is the address's.
-    fn end_sessions_of(&mut self, now: Time, listener: SocketAddr) -> usize {
-        self.end_channels(now, &Why::ListenerRemoved, |channel| {
-            let port = match channel.service {
-                Service::RdmaCm { port } => port,
-                Service::IbCm { .. } => listener.port(),
-            };
-            channel.path.local == listener.ip() && port == listener.port()
+    fn end_sessions_of(&mut self, now: Time, listener: &Listener) -> usize {
+        self.end_channels(now, &Why::ListenerRemoved, |channel| match (listener, channel.service) {
+            (Listener::Ip(address), Service::RdmaCm { port }) => {
+                channel.path.local == address.ip() && port == address.port()
+            }
+            (Listener::Ip(address), Service::IbCm { .. }) => channel.path.local == address.ip(),
+            // Which socket a process came by is not kept: all sessions of shared memory end.
+            (Listener::Shm(_), service) => service == Service::Shm,
+            (Listener::Ip(_), Service::Shm) => false,
         })
     }
 
@@ -252,8 +267,8 @@ impl<F: Fabric> Shard<F> {
                 index: channel.index,
                 shard: self.index,
                 qpn: channel.qpn.get(),
-                local: channel.path.local,
-                peer: channel.path.remote,
+                local: Some(channel.path.local).filter(|_| channel.path != Path::NONE),
+                peer: channel.peer,
                 state: channel.life.word(),
                 ending: channel.exit.as_ref().map(|exit| EndingInfo {
                     why: exit.why.to_string(),

@@ -63,6 +63,7 @@ impl<F: Fabric> Shard<F> {
             life: ready.life,
             path: admission.request.path,
             service: admission.request.service,
+            peer: admission.request.peer(),
             nexus: admission.nexus,
             index: admission.index,
             params: admission.params,
@@ -152,7 +153,7 @@ impl<F: Fabric> Shard<F> {
                 shard = self.index,
                 qpn = %channel.qpn,
                 initiator = %channel.nexus.id.initiator,
-                peer = %channel.path.remote,
+                peer = %channel.peer,
                 channel = channel.index,
                 "logged in"
             );

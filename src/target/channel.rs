@@ -11,7 +11,7 @@ use super::life::Life;
 use super::limits::QUIESCE_WITHIN;
 use super::nexus::Nexus;
 use super::why::Why;
-use crate::rdma::verbs::{ConnId, Path, QpId, Service};
+use crate::rdma::verbs::{ConnId, Path, Peer, QpId, Service};
 use crate::srp;
 use crate::wire::num::Qpn;
 
@@ -100,6 +100,8 @@ pub struct Channel {
     pub path: Path,
     /// The service that it asked for.
     pub service: Service,
+    /// Who is at the other end.
+    pub peer: Peer,
     /// The nexus it belongs to.
     pub nexus: Arc<Nexus>,
     /// Its number in the nexus's order of logins.
@@ -153,6 +155,8 @@ pub struct ChannelSeed {
     pub path: Path,
     /// The service that it asked for.
     pub service: Service,
+    /// Who is at the other end.
+    pub peer: Peer,
     /// The nexus it belongs to.
     pub nexus: Arc<Nexus>,
     /// Its number in the nexus's order of logins.
@@ -174,6 +178,7 @@ impl Channel {
             qpn: seed.qpn,
             path: seed.path,
             service: seed.service,
+            peer: seed.peer,
             nexus: seed.nexus,
             index: seed.index,
             srp: srp::channel::Channel::new(seed.params),

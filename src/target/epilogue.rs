@@ -1,7 +1,6 @@
 //! What shard 0 tells of the end of a session: one line, when its last channel is gone. A session
 //! that goes on with fewer channels gets a line, too, when no more of them have ended for a while.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use reactors::time::Time;
@@ -9,7 +8,7 @@ use reactors::time::Time;
 use super::message::Tally;
 use super::nexus::NexusId;
 use super::why::Why;
-use crate::rdma::verbs::ConnId;
+use crate::rdma::verbs::{ConnId, Peer};
 
 /// How long the ends of channels of a session that goes on are gathered.
 const GATHER: Duration = Duration::from_secs(1);
@@ -18,7 +17,7 @@ const GATHER: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Epilogue {
     /// Why the first of them ended, and from where they came.
-    first: Option<(Why, IpAddr)>,
+    first: Option<(Why, Peer)>,
     /// Ends that have begun and are not over.
     pending: Vec<ConnId>,
     /// Ends that are over, and when the last of them was.
@@ -37,7 +36,7 @@ pub(super) struct Told {
     /// Why the first channel ended.
     pub(super) why: Why,
     /// The peer of the first channel.
-    pub(super) peer: IpAddr,
+    pub(super) peer: Peer,
     /// How many channels ended.
     pub(super) channels: u32,
     /// Commands that were cut off.
@@ -49,7 +48,7 @@ pub(super) struct Told {
 impl Epilogue {
     /// The end of a channel begins, with `cut` commands in progress. It may be said twice: by who asks
     /// for the end, and by who makes it.
-    pub(super) fn begins(&mut self, conn: ConnId, why: Why, peer: IpAddr, cut: u32) {
+    pub(super) fn begins(&mut self, conn: ConnId, why: Why, peer: Peer, cut: u32) {
         self.first.get_or_insert((why, peer));
         self.cut += cut;
         if !self.pending.contains(&conn) {
@@ -100,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const PEER: Peer = Peer::Address(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
     fn conn(slot: u32) -> ConnId {
         ConnId(Key { slot, generation: 0 })

@@ -1,23 +1,23 @@
 //! What a shard needs of an RDMA provider beyond the verbs: ports that come and go.
 
-use std::net::IpAddr;
-
+use super::listener::Port;
 use crate::rdma::engine::Engine;
 #[cfg(feature = "ibv")]
 use crate::rdma::ibv;
 use crate::rdma::sim::device::SimDevice;
 use crate::rdma::sim::scripted;
-use crate::rdma::soft;
 use crate::rdma::verbs::{Connections, Device, VerbsError};
+use crate::rdma::{shm, soft};
+use crate::unix::OwnedSocket;
 
 /// A provider's context of one shard.
 pub trait Fabric: Device + Connections {
-    /// Takes part in receiving for `address`. Shard 0 is asked first and opens for all; the others
+    /// Takes part in receiving for `port`. Shard 0 is asked first and opens for all; the others
     /// join in their order.
-    fn open_port(&mut self, address: IpAddr) -> Result<(), VerbsError>;
+    fn open_port(&mut self, port: &Port) -> Result<(), VerbsError>;
 
-    /// Receives for `address` no more.
-    fn close_port(&mut self, address: IpAddr);
+    /// Receives for `port` no more.
+    fn close_port(&mut self, port: &Port);
 
     /// Changes whenever [`Device::wait_fds`] would answer differently.
     fn wait_fds_epoch(&self) -> u64;
@@ -30,13 +30,60 @@ pub trait Fabric: Device + Connections {
     fn queue_pair_bytes(max_send_wr: u32, max_rd_atomic: u8) -> usize;
 }
 
-impl Fabric for SimDevice {
-    fn open_port(&mut self, address: IpAddr) -> Result<(), VerbsError> {
-        SimDevice::open_port(self, address)
+/// What to say to a port of another provider's kind.
+fn not_served(port: &Port) -> VerbsError {
+    let (what, why) = match port {
+        Port::Ip(address) => (address.to_string(), "this srpoll serves shared memory (--shm) only"),
+        Port::Shm(path) => (path.display().to_string(), "this srpoll was not started with --shm"),
+    };
+    VerbsError::System { what: format!("listen on {what}"), why: why.to_owned() }
+}
+
+impl Fabric for shm::Device {
+    /// The socket belongs to shard 0, which manages connections; the others have no part in it.
+    fn open_port(&mut self, port: &Port) -> Result<(), VerbsError> {
+        let Port::Shm(path) = port else { return Err(not_served(port)) };
+        if !self.manages_connections() {
+            return Ok(());
+        }
+        let socket = OwnedSocket::bind(path, shm::SOCKET).map_err(|error| VerbsError::System {
+            what: "shared memory".to_owned(),
+            why: error.to_string(),
+        })?;
+        self.open(socket)
     }
 
-    fn close_port(&mut self, address: IpAddr) {
-        SimDevice::close_port(self, address);
+    fn close_port(&mut self, port: &Port) {
+        if let Port::Shm(path) = port {
+            self.close(path);
+        }
+    }
+
+    fn wait_fds_epoch(&self) -> u64 {
+        0
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.named_counters()
+    }
+
+    fn queue_pair_bytes(_: u32, _: u8) -> usize {
+        shm::Device::queue_pair_bytes()
+    }
+}
+
+impl Fabric for SimDevice {
+    fn open_port(&mut self, port: &Port) -> Result<(), VerbsError> {
+        match port {
+            Port::Ip(address) => SimDevice::open_port(self, *address),
+            Port::Shm(_) => Err(not_served(port)),
+        }
+    }
+
+    fn close_port(&mut self, port: &Port) {
+        if let Port::Ip(address) = port {
+            SimDevice::close_port(self, *address);
+        }
     }
 
     fn wait_fds_epoch(&self) -> u64 {
@@ -53,12 +100,17 @@ impl Fabric for SimDevice {
 }
 
 impl Fabric for scripted::Context {
-    fn open_port(&mut self, address: IpAddr) -> Result<(), VerbsError> {
-        scripted::Context::open_port(self, address)
+    fn open_port(&mut self, port: &Port) -> Result<(), VerbsError> {
+        match port {
+            Port::Ip(address) => scripted::Context::open_port(self, *address),
+            Port::Shm(_) => Err(not_served(port)),
+        }
     }
 
-    fn close_port(&mut self, address: IpAddr) {
-        scripted::Context::close_port(self, address);
+    fn close_port(&mut self, port: &Port) {
+        if let Port::Ip(address) = port {
+            scripted::Context::close_port(self, *address);
+        }
     }
 
     fn wait_fds_epoch(&self) -> u64 {
@@ -75,15 +127,18 @@ impl Fabric for scripted::Context {
 }
 
 impl Fabric for soft::Device {
-    fn open_port(&mut self, address: IpAddr) -> Result<(), VerbsError> {
-        soft::Device::open_port(self, address).map_err(|error| VerbsError::System {
+    fn open_port(&mut self, port: &Port) -> Result<(), VerbsError> {
+        let Port::Ip(address) = port else { return Err(not_served(port)) };
+        soft::Device::open_port(self, *address).map_err(|error| VerbsError::System {
             what: format!("listen on {address}"),
             why: error.to_string(),
         })
     }
 
-    fn close_port(&mut self, address: IpAddr) {
-        soft::Device::close_port(self, address);
+    fn close_port(&mut self, port: &Port) {
+        if let Port::Ip(address) = port {
+            soft::Device::close_port(self, *address);
+        }
     }
 
     fn wait_fds_epoch(&self) -> u64 {
@@ -102,11 +157,12 @@ impl Fabric for soft::Device {
 #[cfg(feature = "ibv")]
 impl Fabric for ibv::Device {
     /// The device is open already; shard 0 looks whether the address is one of it.
-    fn open_port(&mut self, address: IpAddr) -> Result<(), VerbsError> {
-        if self.shard() == 0 { self.owns(address) } else { Ok(()) }
+    fn open_port(&mut self, port: &Port) -> Result<(), VerbsError> {
+        let Port::Ip(address) = port else { return Err(not_served(port)) };
+        if self.shard() == 0 { self.owns(*address) } else { Ok(()) }
     }
 
-    fn close_port(&mut self, _: IpAddr) {}
+    fn close_port(&mut self, _: &Port) {}
 
     fn wait_fds_epoch(&self) -> u64 {
         0

@@ -4,7 +4,7 @@
 //! [`ReplySlot`] when it is done, maybe many turns later; the control plane waits, for a bounded
 //! time. A shard never waits for the control plane.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -13,11 +13,12 @@ use reactors::reactor::Idle;
 use reactors::stats::ReactorReading;
 
 use super::access::InitiatorId;
+use super::listener::Listener;
 use super::pending::Pending;
 use super::snapshot::Snapshot;
 use super::stages::StageReading;
 use crate::rdma::soft::Fault;
-use crate::rdma::verbs::Farewell;
+use crate::rdma::verbs::{Farewell, Peer};
 
 /// How long the control plane waits for an answer that needs no I/O of a peer.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -48,6 +49,8 @@ pub enum Provider {
     /// An RDMA adapter.
     #[cfg(feature = "ibv")]
     Ibv(crate::rdma::ibv::Adapter),
+    /// Shared memory, with processes of this host.
+    Shm,
 }
 
 /// Whether memory comes from huge pages.
@@ -77,13 +80,13 @@ pub enum Request {
     /// Take this configuration; answer [`Reply::Done`] when no command admitted under the old
     /// one conflicts with it any more.
     Apply(Arc<Snapshot>),
-    /// Take part in serving this address and service port. Sent to shard 0 first and to the next
-    /// one when the one before has answered.
-    AddListener(SocketAddr),
+    /// Take part in serving there. Sent to shard 0 first and to the next one when the one before has
+    /// answered.
+    AddListener(Listener),
     /// Take no new logins there; sessions stay.
-    RemoveListener(SocketAddr),
-    /// End the channels that came by this address and service port: [`Reply::Count`] of them.
-    EndSessionsOf(SocketAddr),
+    RemoveListener(Listener),
+    /// End the channels that came by this listener: [`Reply::Count`] of them.
+    EndSessionsOf(Listener),
     /// Say what is not done: [`Reply::Pending`].
     Pending {
         /// Commands that are older.
@@ -189,10 +192,10 @@ pub struct ChannelInfo {
     pub shard: usize,
     /// Our queue pair.
     pub qpn: u32,
-    /// Our address.
-    pub local: IpAddr,
-    /// The address that the peer's packets come from.
-    pub peer: IpAddr,
+    /// Our address, if connections have any.
+    pub local: Option<IpAddr>,
+    /// Who is at the other end.
+    pub peer: Peer,
     /// Its state in words: `live`, `draining`, ...
     pub state: &'static str,
     /// Why it ends, if it does.
@@ -335,10 +338,10 @@ impl TargetHandle {
         self.ask_one(0, request, what, ANSWER_WITHIN).map(drop)
     }
 
-    /// Serves an address and service port, shard after shard. On an error no shard serves it.
-    pub fn add_listener(&self, listener: SocketAddr) -> Result<(), HandleError> {
+    /// Serves a listener, shard after shard. On an error no shard serves it.
+    pub fn add_listener(&self, listener: &Listener) -> Result<(), HandleError> {
         for shard in 0..self.shards() {
-            let request = Request::AddListener(listener);
+            let request = Request::AddListener(listener.clone());
             if let Err(error) = self.ask_one(shard, request, "a new listener", ANSWER_WITHIN) {
                 let _ = self.remove_listener(listener);
                 return Err(error);
@@ -348,13 +351,13 @@ impl TargetHandle {
     }
 
     /// Ends a listener on every shard; its sessions stay.
-    pub fn remove_listener(&self, listener: SocketAddr) -> Result<(), HandleError> {
-        let request = Request::RemoveListener(listener);
+    pub fn remove_listener(&self, listener: &Listener) -> Result<(), HandleError> {
+        let request = Request::RemoveListener(listener.clone());
         self.ask_all(&request, "the end of a listener", ANSWER_WITHIN).map(drop)
     }
 
     /// Ends the sessions that came by a listener; gives how many channels they had there.
-    pub fn end_sessions_of(&self, listener: SocketAddr) -> Result<usize, HandleError> {
+    pub fn end_sessions_of(&self, listener: Listener) -> Result<usize, HandleError> {
         let request = Request::EndSessionsOf(listener);
         let replies = self.ask_all(&request, "the end of a listener's sessions", ANSWER_WITHIN)?;
         Ok(replies.iter().map(count).sum())

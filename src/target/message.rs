@@ -4,13 +4,13 @@
 //! its queue pair and everything of its commands. So a login goes from shard 0 to the channel's
 //! shard and back, and an end goes either way.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use reactors::ring::{Outbox, Sender};
 use reactors::slab::Key;
 
 use super::handle::Command;
+use super::listener::Port;
 use super::nexus::Nexus;
 use super::why::Why;
 use crate::rdma::verbs::{ConnId, ConnRequest};
@@ -152,8 +152,8 @@ pub enum Message {
         /// Where to answer.
         from: TmfRef,
     },
-    /// To every shard: nothing uses this address any more.
-    ClosePort(IpAddr),
+    /// To every shard: nothing uses this port any more.
+    ClosePort(Port),
     /// To the shard that asked: all those tasks have ended here, or they did not in time.
     TasksEnded {
         /// Who asked.

@@ -3,7 +3,8 @@
 //! The control plane above it makes a [`snapshot::Snapshot`] and hands it down through
 //! [`handle::TargetHandle`]; nothing here knows how the operator said what it says.
 //!
-//! * what the control plane sees: [`handle`], [`snapshot`], [`access`], [`identity`], [`limits`]
+//! * what the control plane sees: [`handle`], [`snapshot`], [`access`], [`identity`], [`limits`],
+//!   [`listener`]
 //! * the loop: [`shard`]; a task's way: `intake`, `pipeline`, `transfer`, `respond`, `abort`; its values: [`task`],
 //!   [`channel`], [`wr`]
 //! * what a shard owns: [`slots`] (receive memory), [`pool`] (data memory), [`luns`]
@@ -33,6 +34,7 @@ pub mod identity;
 mod intake;
 pub mod life;
 pub mod limits;
+pub mod listener;
 pub mod luns;
 pub mod manage;
 pub mod message;

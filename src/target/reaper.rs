@@ -107,7 +107,7 @@ impl<F: Fabric> Shard<F> {
             shard = self.index,
             qpn = %channel.qpn,
             initiator = %channel.nexus.id.initiator,
-            peer = %channel.path.remote,
+            peer = %channel.peer,
             channel = channel.index,
             tasks = channel.roll.len(),
             "channel ends: {why}"

@@ -331,7 +331,7 @@ impl<F: Fabric> Shard<F> {
                 self.on_end_tasks(now, lun, &nexus, scope, from);
             }
             Message::TasksEnded { to, complete } => self.on_tasks_ended(to, complete),
-            Message::ClosePort(address) => self.close_port(address),
+            Message::ClosePort(port) => self.close_port(&port),
             for_shard_0 => self.on_registry_message(now, for_shard_0),
         }
     }

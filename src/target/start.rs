@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use reactors::arena::HugePages;
-use reactors::reactor::{Reactor, ReactorConfig, SpawnError};
+use reactors::reactor::{Idle, Reactor, ReactorConfig, SpawnError};
 use reactors::ring::{Mailbox, Sender};
 use reactors::wake::Waker;
 
@@ -16,14 +16,15 @@ use super::message::{Message, Peers};
 use super::shard::{Shard, ShardSeed, StartError};
 #[cfg(feature = "ibv")]
 use crate::rdma::ibv;
-use crate::rdma::soft::{self, Fault};
+use crate::rdma::soft::Fault;
 use crate::rdma::verbs::VerbsError;
+use crate::rdma::{shard_bits, shm, soft};
 
 /// Why a target did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// The operating system refused.
-    #[error("cannot make the wake-up descriptors of the shards: {0}")]
+    #[error("cannot make the descriptors of the shards: {0}")]
     Wake(#[from] std::io::Error),
     /// A shard could not be built.
     #[error(transparent)]
@@ -41,7 +42,33 @@ pub fn start(config: &StartConfig) -> Result<TargetHandle, TargetError> {
         Provider::Soft { fault } => start_on(config, &wakers, soft_shards(config, *fault)?),
         #[cfg(feature = "ibv")]
         Provider::Ibv(adapter) => start_on(config, &wakers, ibv_shards(config, adapter)?),
+        Provider::Shm => start_on(config, &wakers, shm_shards(config)?),
     }
+}
+
+/// The shards of one device of shared memory.
+fn shm_shards(config: &StartConfig) -> std::io::Result<Vec<FabricMaker<shm::Device>>> {
+    let shards = config.cores.len();
+    let shared = shm::DeviceConfig {
+        max_qp: 2 * config.snapshot.limits.max_channels + SPARE_QUEUE_PAIRS as u32,
+        shard_bits: shard_bits(shards),
+        sleeps_after: match config.idle {
+            Idle::Spin => None,
+            Idle::Sleep { after } => Some(after),
+        },
+        ..shm::DeviceConfig::new(fastrand::u64(..))?
+    };
+    let makers = (0..shards).map(|shard| -> FabricMaker<_> {
+        let guid = shared.guid.filter(|_| shard == 0);
+        let own = shm::DeviceConfig { shard: shard as u32, guid, ..shared.clone() };
+        Box::new(move || {
+            shm::Device::new(own).map_err(|why| VerbsError::System {
+                what: "descriptors for shared memory".to_owned(),
+                why: why.to_string(),
+            })
+        })
+    });
+    Ok(makers.collect())
 }
 
 /// The shards of one device of the soft provider.
@@ -57,7 +84,7 @@ fn soft_shards(
         Box::new(move || {
             let mut device = soft::DeviceConfig::new(guid);
             device.engine.shard = shard as u32;
-            device.engine.shard_bits = soft::shard_bits(shards);
+            device.engine.shard_bits = shard_bits(shards);
             device.engine.max_qp = max_qp;
             device.engine.write_only_segmentation = true;
             device.cm = device.cm.filter(|_| shard == 0);

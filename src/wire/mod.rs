@@ -7,6 +7,7 @@
 //! * [`num`]: newtypes of the fields (PSN, QPN, keys)
 //! * [`bth`], [`ext`], [`packet`], [`icrc`]: RoCEv2 packets
 //! * [`mad`], [`cm`]: management datagrams, connection management
+//! * [`shm`]: messages of the shared-memory provider
 //! * [`srp`]: information units and descriptors
 //! * [`scsi`]: command descriptor blocks, sense data, VPD and mode pages
 
@@ -21,6 +22,7 @@ pub mod mad;
 pub mod num;
 pub mod packet;
 pub mod scsi;
+pub mod shm;
 pub mod srp;
 
 pub use error::ParseError;

@@ -361,7 +361,7 @@ fn a_port_deleted_with_live_logins() {
         let login = scene.rig.ask_login(5, true, true, Script::rxe_6_1());
         scene.rig.run(us(micros));
         for shard in 0..2 {
-            scene.rig.post_request(shard, Request::RemoveListener(address));
+            scene.rig.post_request(shard, Request::RemoveListener(address.into()));
         }
         scene.rig.run(ms(5));
         // Whoever is in stays in, and is served; who came too late hears so.

@@ -280,7 +280,7 @@ fn a_drain_of_idle_sessions_is_done_at_once() {
 fn sessions_outlive_their_listener_and_its_port_goes_with_the_last() {
     let mut scene = scene();
     let address = SocketAddr::new(TARGET, PORT);
-    for reply in scene.rig.ask_all(&Request::RemoveListener(address)) {
+    for reply in scene.rig.ask_all(&Request::RemoveListener(address.into())) {
         assert!(matches!(reply, Reply::Done), "{reply:?}");
     }
     scene.rig.run(secs(1));
@@ -307,7 +307,7 @@ fn sessions_outlive_their_listener_and_its_port_goes_with_the_last() {
     assert!(scene.rig.wire.unclaimed() > before, "nobody receives any more");
     // And the address can be served again.
     for shard in 0..2 {
-        let reply = scene.rig.ask(shard, Request::AddListener(address));
+        let reply = scene.rig.ask(shard, Request::AddListener(address.into()));
         assert!(matches!(reply, Reply::Done), "{reply:?}");
     }
     let channel = scene.rig.login(raw);

@@ -69,10 +69,10 @@ fn every_exit_leads_to_the_spares() {
         ("ended_listener_removed", |rig, _, _| {
             let listener = SocketAddr::new(TARGET, PORT);
             assert!(matches!(
-                rig.ask(0, Request::EndSessionsOf(SocketAddr::new(TARGET, PORT + 1))),
+                rig.ask(0, Request::EndSessionsOf(SocketAddr::new(TARGET, PORT + 1).into())),
                 Reply::Count(0)
             ));
-            assert!(matches!(rig.ask(0, Request::EndSessionsOf(listener)), Reply::Count(1)));
+            assert!(matches!(rig.ask(0, Request::EndSessionsOf(listener.into())), Reply::Count(1)));
         }),
         ("ended_replaced", |rig, raw, _| {
             let channel = rig.login(raw);

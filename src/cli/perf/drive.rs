@@ -89,7 +89,7 @@ fn drive<D: Device + Connections>(
     let stages = args.stages.then(|| Stages::new(args)).transpose()?;
     session.start(pace.now());
     let who = session.config().initiator;
-    wait_live(session, pace).with_context(|| format!("cannot log in to {} as {who}", args.target))?;
+    wait_live(session, pace).with_context(|| format!("cannot log in to {} as {who}", args.target_words()))?;
     if session.channels() < args.channels {
         tracing::warn!("the target gave {} channels of {}", session.channels(), args.channels);
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::srp::{address_words, admission_words};
+use super::srp::{admission_words, listener_params};
 use super::{Nothing, find, run};
 use crate::control::jsonrpc::{Call, RpcError};
 use crate::control::model::Model;
@@ -141,7 +141,8 @@ fn calls_of(model: &Model, subsystem: &str) -> Vec<Recorded> {
     }));
     // Listeners come last: nobody logs in to half a target.
     calls.extend(target.listeners.iter().map(|listener| {
-        let params = json!({"target": name, "address": address_words(listener), "port": listener.port()});
+        let mut params = listener_params(listener);
+        params["target"] = json!(name);
         recorded("srp_target_add_listener", params)
     }));
     calls

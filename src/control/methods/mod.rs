@@ -15,6 +15,7 @@ mod tests;
 mod wrappers;
 
 pub use self::config::{CallList, ConfigError};
+pub use self::srp::listener_params;
 
 use serde::Deserialize;
 use serde_json::Value;

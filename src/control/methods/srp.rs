@@ -1,6 +1,7 @@
 //! `srp_*`: the target, its logical units, access list, listeners and sessions.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -15,6 +16,7 @@ use crate::target::access::Rule;
 use crate::target::handle::{ChannelInfo, SessionInfo, ShardStats};
 use crate::target::identity::lun_names;
 use crate::target::limits::{Admission, Limits};
+use crate::target::listener::Listener;
 use crate::target::snapshot::Identity;
 use crate::target::stages::{Spread, StageReading};
 
@@ -131,49 +133,66 @@ pub(super) fn remove_lun(model: &mut Model, params: RemoveLun) -> Result<Value, 
     model.remove_lun(params.target.as_deref(), params.lun).map(|()| json!(true))
 }
 
-/// Parameters of `srp_target_add_listener`.
+/// Parameters of `srp_target_add_listener`: an address with its port, or a socket of shared memory.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Listener {
+pub(super) struct ListenerParams {
     target: Option<String>,
-    address: String,
+    address: Option<String>,
     port: Option<u16>,
+    shm: Option<PathBuf>,
 }
 
-impl Listener {
-    fn read(&self) -> Result<SocketAddr, RpcError> {
-        let bad = |why: &str| RpcError::params(format!("address: \"{}\" {why}", self.address));
-        let port = self.port.unwrap_or(DEFAULT_PORT);
-        if port == 0 {
-            return Err(RpcError::params("port: 0 is no port: 1 to 65535"));
-        }
-        let ip_scope = match self.address.split_once('%') {
-            Some((ip, scope)) => (ip, scope.parse().map_err(|_| bad("has no interface number behind %"))?),
-            None => (self.address.as_str(), 0),
-        };
-        let ip: IpAddr = ip_scope.0.parse().map_err(|_| bad("is no IP address"))?;
-        if ip.is_unspecified() || ip.is_multicast() {
-            return Err(bad("is not the address of one machine"));
-        }
-        match ip {
-            IpAddr::V6(v6) => Ok(SocketAddr::V6(SocketAddrV6::new(v6, port, 0, ip_scope.1))),
-            IpAddr::V4(_) if ip_scope.1 != 0 => Err(bad("has a scope, which only IPv6 addresses have")),
-            ip => Ok(SocketAddr::new(ip, port)),
+impl ListenerParams {
+    fn read(&self) -> Result<Listener, RpcError> {
+        match (&self.address, &self.shm, self.port) {
+            (Some(address), None, port) => read_address(address, port.unwrap_or(DEFAULT_PORT)),
+            (None, Some(path), None) if path.is_absolute() => Ok(Listener::Shm(path.clone())),
+            (None, Some(path), None) => {
+                Err(RpcError::params(format!("shm: \"{}\" is no absolute path", path.display())))
+            }
+            (None, None, _) => Err(RpcError::params("either address or shm is needed")),
+            (_, Some(_), _) => Err(RpcError::params("shm: a socket has neither address nor port")),
         }
     }
 }
 
-/// An address as [`Listener::read`] reads it.
-pub(super) fn address_words(listener: &SocketAddr) -> String {
+fn read_address(address: &str, port: u16) -> Result<Listener, RpcError> {
+    let bad = |why: &str| RpcError::params(format!("address: \"{address}\" {why}"));
+    if port == 0 {
+        return Err(RpcError::params("port: 0 is no port: 1 to 65535"));
+    }
+    let ip_scope = match address.split_once('%') {
+        Some((ip, scope)) => (ip, scope.parse().map_err(|_| bad("has no interface number behind %"))?),
+        None => (address, 0),
+    };
+    let ip: IpAddr = ip_scope.0.parse().map_err(|_| bad("is no IP address"))?;
+    if ip.is_unspecified() || ip.is_multicast() {
+        return Err(bad("is not the address of one machine"));
+    }
+    Ok(Listener::Ip(match ip {
+        IpAddr::V6(v6) => SocketAddr::V6(SocketAddrV6::new(v6, port, 0, ip_scope.1)),
+        IpAddr::V4(_) if ip_scope.1 != 0 => {
+            return Err(bad("has a scope, which only IPv6 addresses have"));
+        }
+        ip => SocketAddr::new(ip, port),
+    }))
+}
+
+/// A listener as [`ListenerParams::read`] reads it.
+pub fn listener_params(listener: &Listener) -> Value {
     match listener {
-        SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
-        listener => listener.ip().to_string(),
+        Listener::Shm(path) => json!({"shm": path}),
+        Listener::Ip(SocketAddr::V6(v6)) if v6.scope_id() != 0 => {
+            json!({"address": format!("{}%{}", v6.ip(), v6.scope_id()), "port": v6.port()})
+        }
+        Listener::Ip(address) => json!({"address": address.ip().to_string(), "port": address.port()}),
     }
 }
 
-pub(super) fn add_listener(model: &mut Model, params: Listener) -> Result<Value, RpcError> {
+pub(super) fn add_listener(model: &mut Model, params: ListenerParams) -> Result<Value, RpcError> {
     let listener = params.read()?;
-    model.add_listener(params.target.as_deref(), listener)?;
+    model.add_listener(params.target.as_deref(), listener.clone())?;
     Ok(listener_words(model.target_named(params.target.as_deref())?, &listener))
 }
 
@@ -182,15 +201,16 @@ pub(super) fn add_listener(model: &mut Model, params: Listener) -> Result<Value,
 #[serde(deny_unknown_fields)]
 pub(super) struct RemoveListener {
     target: Option<String>,
-    address: String,
+    address: Option<String>,
     port: Option<u16>,
+    shm: Option<PathBuf>,
     #[serde(default)]
     end_sessions: bool,
 }
 
 pub(super) fn remove_listener(model: &mut Model, params: RemoveListener) -> Result<Value, RpcError> {
-    let RemoveListener { target, address, port, end_sessions } = params;
-    let listener = Listener { target, address, port };
+    let RemoveListener { target, address, port, shm, end_sessions } = params;
+    let listener = ListenerParams { target, address, port, shm };
     model.remove_listener(listener.target.as_deref(), listener.read()?, end_sessions).map(|()| json!(true))
 }
 
@@ -254,12 +274,10 @@ fn describe(target: &Target, limits: &Limits) -> Value {
     })
 }
 
-fn listener_words(target: &Target, listener: &SocketAddr) -> Value {
-    json!({
-        "address": address_words(listener),
-        "port": listener.port(),
-        "add_target": add_target_line(&target.identity, listener),
-    })
+fn listener_words(target: &Target, listener: &Listener) -> Value {
+    let mut words = listener_params(listener);
+    words["add_target"] = json!(add_target_line(&target.identity, listener));
+    words
 }
 
 pub(super) fn get_sessions(model: &mut Model, _: Nothing) -> Result<Value, RpcError> {
@@ -289,7 +307,7 @@ fn channel(channel: &ChannelInfo) -> Value {
         "ends_because": ending.map(|ending| &ending.why),
         "ends_since_ms": ending.map(|ending| ending.since_ms),
         "end_waits_for": ending.map(|ending| &ending.waits_for),
-        "local": channel.local.to_string(),
+        "local": channel.local.map(|local| local.to_string()),
         "peer": channel.peer.to_string(),
         "credits": channel.credits,
         "commands_now": channel.commands,

@@ -65,6 +65,18 @@ impl MrTable {
         }
     }
 
+    /// The regions of a domain.
+    pub(crate) fn of(&self, pd: PdId) -> impl Iterator<Item = (MrKeys, &Region, Access)> {
+        let of_pd = self.slots.iter().map(|(_, mr)| mr).filter(move |mr| mr.pd == pd);
+        of_pd.map(|mr| (mr.keys, &mr.region, mr.access))
+    }
+
+    /// The domain and the keys of a region of ours.
+    pub(crate) fn find(&self, lkey: LKey) -> Option<(PdId, MrKeys)> {
+        let mr = self.slots.get(self.slot(lkey.0)?)?;
+        (mr.keys.lkey == lkey).then_some((mr.pd, mr.keys))
+    }
+
     fn slot(&self, key: u32) -> Option<Key> {
         self.slots.key_at(key & SLOT_MASK)
     }

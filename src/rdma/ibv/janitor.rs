@@ -565,6 +565,7 @@ fn request(event: &Event, attributes: &Attributes, path: Path, port: u16) -> Con
     ConnRequest {
         service: Service::RdmaCm { port },
         path,
+        process: None,
         remote_guid: attributes.rtr.peer_interface_id(),
         remote_qpn: Qpn::new(event.params.qpn),
         send_psn: Psn::new(attributes.rts.sq_psn),

@@ -36,7 +36,7 @@ pub use counters::Counters;
 pub use device::{Device, DeviceConfig};
 pub use fault::Fault;
 pub use port::{PortConfig, PortError, PortSocket, ROCE_PORT, Segmenting, open_port, path_mtu};
-pub use steer::{ShardLinks, link_shards, shard_bits};
+pub use steer::{ShardLinks, link_shards};
 
 #[cfg(test)]
 mod tests;

@@ -285,7 +285,7 @@ impl Opener<'_> {
             receivers.push(socket);
         }
         if shards > 1 {
-            let program = steering_program(super::steer::shard_bits(shards));
+            let program = steering_program(crate::rdma::shard_bits(shards));
             socket::attach_program(receivers[0].as_fd(), libc::SO_ATTACH_REUSEPORT_CBPF, &program)
                 .map_err(|error| self.failed("SO_ATTACH_REUSEPORT_CBPF", error))?;
         }

@@ -20,11 +20,6 @@ const RING_PACKETS: usize = 1024;
 /// How many opened ports wait for a shard to take its part.
 const RING_PORTS: usize = 64;
 
-/// How many low bits of a QPN tell the shard.
-pub fn shard_bits(shards: usize) -> u32 {
-    shards.next_power_of_two().trailing_zeros()
-}
-
 /// The shard that owns `qpn`. QPN 1 belongs to shard 0, which has the connection manager.
 #[inline]
 pub(super) fn shard_of(qpn: Qpn, shard_bits: u32) -> usize {
@@ -160,7 +155,6 @@ mod tests {
 
     #[test]
     fn low_bits_tell_the_shard_and_the_gsi_is_at_home_on_the_first() {
-        assert_eq!((1..=5).map(shard_bits).collect::<Vec<_>>(), [0, 1, 2, 2, 3]);
         assert_eq!(shard_of(Qpn::new(0x12_3457), 1), 1);
         assert_eq!(shard_of(Qpn::new(0x12_3457), 0), 0);
         assert_eq!(shard_of(Qpn::GSI, 1), 0);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{MAX_PRIVATE_BYTES, Path, PathMtu, VerbsError};
+use super::{MAX_PRIVATE_BYTES, Path, PathMtu, Peer, Process, VerbsError};
 use crate::wire::cm::CommId;
 use crate::wire::num::{Psn, Qpn};
 use reactors::slab::Key;
@@ -31,6 +31,8 @@ pub enum Service {
         /// The service id.
         service_id: u64,
     },
+    /// Shared memory: the one service behind a socket; private data begin at once.
+    Shm,
 }
 
 /// Opaque bytes of the consumer in a connection message.
@@ -71,6 +73,8 @@ pub struct ConnRequest {
     pub service: Service,
     /// The addresses: ours, as it addressed us, and the UDP source of the request.
     pub path: Path,
+    /// The peer's process, where peers are processes and have no addresses.
+    pub process: Option<Process>,
     /// GUID of the peer's channel adapter.
     pub remote_guid: u64,
     /// The peer's QP.
@@ -89,6 +93,13 @@ pub struct ConnRequest {
     pub retry_count: u8,
     /// RNR retry count for our QP.
     pub rnr_retry: u8,
+}
+
+impl ConnRequest {
+    /// Who asks.
+    pub fn peer(&self) -> Peer {
+        self.process.map_or(Peer::Address(self.path.remote), Peer::Process)
+    }
 }
 
 /// What we answer to a connection request, or what the peer answered to ours.

@@ -189,7 +189,7 @@ impl<W: World> Rig<W> {
     /// Serves the target's address on all shards.
     pub fn listen(&mut self) {
         for shard in 0..self.shards.len() {
-            let reply = self.ask(shard, Request::AddListener(SocketAddr::new(TARGET, PORT)));
+            let reply = self.ask(shard, Request::AddListener(SocketAddr::new(TARGET, PORT).into()));
             assert!(matches!(reply, Reply::Done), "{reply:?}");
         }
     }

@@ -151,7 +151,7 @@ impl Raw {
         let private = match (&login.private, login.service) {
             (Some(bytes), _) => PrivateData::new(bytes),
             (None, Service::RdmaCm { .. }) => PrivateData::new(&login.request.emit_compact()),
-            (None, Service::IbCm { .. }) => PrivateData::new(&login.request.emit_full()),
+            (None, Service::IbCm { .. } | Service::Shm) => PrivateData::new(&login.request.emit_full()),
         };
         let attr = ConnectAttr {
             service: login.service,

@@ -52,6 +52,7 @@ impl Asking {
         ConnRequest {
             service: self.service,
             path: self.path,
+            process: None,
             remote_guid: self.guid,
             remote_qpn: qpn,
             send_psn: Psn::new(1),

@@ -9,9 +9,7 @@ use reactors::memory::Region;
 use reactors::time::Time;
 
 use crate::rdma::engine::EngineConfig;
-use crate::rdma::soft::{
-    Device, DeviceConfig, Fault, PortConfig, PortSocket, link_shards, open_port, shard_bits,
-};
+use crate::rdma::soft::{Device, DeviceConfig, Fault, PortConfig, PortSocket, link_shards, open_port};
 use crate::rdma::verbs::{
     Access, ConnEvent, ConnId, ConnReply, ConnectAttr, Connections, CqId, Device as _, MrKeys, PathMtu, PdId,
     PrivateData, QpId, QpInit, QpModify, RecvWr, Remote, RtrAttr, RtsAttr, SendOp, SendWr, Service, Sge,
@@ -101,7 +99,7 @@ impl Rig {
             let mut config = DeviceConfig::new(0x1000 + first as u64);
             config.engine = EngineConfig {
                 shard: shard as u32,
-                shard_bits: shard_bits(shards),
+                shard_bits: crate::rdma::shard_bits(shards),
                 ..self.setup.engine.clone()
             };
             if shard > 0 {
