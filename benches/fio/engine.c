@@ -34,7 +34,7 @@ static struct fio_option option_list[] = {
 	{
 		.name = "target",
 		.lname = "SRP target",
-		.help = "Address and service port of the target: ADDRESS[:PORT]",
+		.help = "Address and service port of the target: ADDRESS[:PORT], or shm:SOCKET",
 		.type = FIO_OPT_STR_STORE,
 		.off1 = offsetof(struct options, target),
 		.category = FIO_OPT_C_ENGINE,
@@ -43,7 +43,7 @@ static struct fio_option option_list[] = {
 	{
 		.name = "local",
 		.lname = "Own address",
-		.help = "Address to send from, or FIRST..LAST: each job takes the next",
+		.help = "Address to send from, or FIRST..LAST: each job takes the next; not with shm:",
 		.type = FIO_OPT_STR_STORE,
 		.off1 = offsetof(struct options, local),
 		.category = FIO_OPT_C_ENGINE,

@@ -12,8 +12,8 @@
 typedef void (*srpoll_log)(const char *line);
 
 struct srpoll_options {
-	const char *target;	/* ADDRESS[:PORT] */
-	const char *local;	/* ADDRESS, or FIRST..LAST: each job takes the next */
+	const char *target;	/* ADDRESS[:PORT], or shm:SOCKET */
+	const char *local;	/* ADDRESS, or FIRST..LAST: each job takes the next; NULL with shm: */
 	uint32_t lun;
 	uint32_t channels;
 	uint32_t depth;		/* I/Os at a time, over all channels */

@@ -4,6 +4,7 @@
 //! attentions are cleared and busy logical units asked again, as the kernel does below a block device.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,7 +16,7 @@ use srpoll::initiator::scan::{LunInfo, Pace, Verdict, close, failure, judge, sca
 use srpoll::initiator::{
     Command, Outcome, PostError, Session, SessionConfig, SessionState, SlotId, Transfer,
 };
-use srpoll::rdma::soft::Device;
+use srpoll::rdma::verbs::{Connections, Device};
 use srpoll::wire::scsi::cdb::{Cdb, ReadWrite};
 use srpoll::wire::scsi::sense::{Asc, Sense, SenseKey};
 use srpoll::wire::scsi::unmap::{self, UnmapDescriptor};
@@ -85,9 +86,9 @@ struct Io {
     not_before: Time,
 }
 
-/// A session that does I/O on one logical unit.
-pub(crate) struct Driver {
-    session: Session<Device>,
+/// A session that does I/O on one logical unit, over whatever device.
+pub(crate) struct Driver<D> {
+    session: Session<D>,
     pace: Poll,
     info: LunInfo,
     memory: Option<Region>,
@@ -99,20 +100,20 @@ pub(crate) struct Driver {
     told: u32,
 }
 
-impl Driver {
-    /// Logs in.
-    pub(crate) fn open(options: &Options) -> anyhow::Result<Driver> {
-        let (target, local) = (options.endpoint.target, options.endpoint.local.ip());
+impl<D: Device + Connections> Driver<D> {
+    /// Logs in to `target` over `device`; `habits` is the session of its kind.
+    pub(crate) fn open(
+        options: &Options,
+        device: D,
+        habits: SessionConfig,
+        target: &dyn Display,
+    ) -> anyhow::Result<Driver<D>> {
         let config = SessionConfig {
             channels: options.channels,
             depth: options.depth.div_ceil(options.channels),
             max_io_bytes: OWN_BUFFER_BYTES,
-            ..options.endpoint.session()?
+            ..habits
         };
-        let device = options
-            .endpoint
-            .device()
-            .with_context(|| format!("local={local} (every job that runs needs an address of its own)"))?;
         let mut pace = Poll::new(Idle::Spin, &device)?;
         let mut session = Session::new(device, config, fastrand::Rng::new())?;
         session.start(pace.now());

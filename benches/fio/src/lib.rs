@@ -12,8 +12,11 @@ mod options;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 
+use anyhow::Context;
 use driver::{Direction, Driver};
-use options::Options;
+use options::{Options, Way};
+use srpoll::rdma::verbs::{Connections, Device};
+use srpoll::rdma::{shm, soft};
 
 /// `srpoll_log`: a line of text without a line break.
 type Log = extern "C" fn(*const c_char);
@@ -48,8 +51,53 @@ pub struct RawDone {
 
 /// What `struct srpoll` is.
 pub struct Handle {
-    driver: Driver,
+    driver: Any,
     log: Log,
+}
+
+/// A driver over one of the devices that there are.
+enum Any {
+    Udp(Driver<soft::Device>),
+    Shm(Driver<shm::Device>),
+}
+
+impl Any {
+    fn open(options: &Options) -> anyhow::Result<Any> {
+        Ok(match &options.way {
+            Way::Udp(end) => {
+                let local = end.local.ip();
+                let device = end.device().with_context(|| {
+                    format!("local={local} (every job that runs needs an address of its own)")
+                })?;
+                Any::Udp(Driver::open(options, device, end.session()?, &end.target)?)
+            }
+            Way::Shm(end) => {
+                Any::Shm(Driver::open(options, end.device()?, end.session(), &end.socket.display())?)
+            }
+        })
+    }
+}
+
+/// The same with each of them.
+macro_rules! with {
+    ($any:expr, $driver:ident => $what:expr) => {
+        match $any {
+            Any::Udp($driver) => $what,
+            Any::Shm($driver) => $what,
+        }
+    };
+}
+
+/// What C is told of a logical unit.
+fn known<D: Device + Connections>(driver: &Driver<D>) -> RawInfo {
+    let found = driver.info();
+    RawInfo {
+        bytes: found.len_bytes(),
+        block_bytes: found.block_bytes,
+        max_io_bytes: driver.max_io_bytes(),
+        max_trim_bytes: driver.max_trim_bytes(),
+        channels: driver.channels(),
+    }
 }
 
 fn say(log: Log, text: &str) {
@@ -81,17 +129,10 @@ pub unsafe extern "C" fn srpoll_open(
     // SAFETY: as above.
     let (target, local) = unsafe { (string(raw.target), string(raw.local)) };
     let opened = Options::new(target.as_deref(), local.as_deref(), raw.lun, raw.channels, raw.depth, raw.job)
-        .and_then(|options| Driver::open(&options));
+        .and_then(|options| Any::open(&options));
     match opened {
         Ok(driver) => {
-            let found = driver.info();
-            let known = RawInfo {
-                bytes: found.len_bytes(),
-                block_bytes: found.block_bytes,
-                max_io_bytes: driver.max_io_bytes(),
-                max_trim_bytes: driver.max_trim_bytes(),
-                channels: driver.channels(),
-            };
+            let known = with!(&driver, driver => known(driver));
             // SAFETY: as the caller promises.
             unsafe { info.write(known) };
             Box::into_raw(Box::new(Handle { driver, log }))
@@ -112,7 +153,7 @@ pub unsafe extern "C" fn srpoll_open(
 pub unsafe extern "C" fn srpoll_memory(handle: *mut Handle, len: usize) -> *mut c_void {
     // SAFETY: as the caller promises.
     let handle = unsafe { &mut *handle };
-    match handle.driver.memory(len) {
+    match with!(&mut handle.driver, driver => driver.memory(len)) {
         Ok(addr) => addr as *mut c_void,
         Err(why) => {
             say(handle.log, &format!("{why:#}"));
@@ -137,7 +178,8 @@ pub unsafe extern "C" fn srpoll_submit(
     // SAFETY: as the caller promises.
     let handle = unsafe { &mut *handle };
     let Some(direction) = Direction::of(direction) else { return libc::EINVAL };
-    match handle.driver.submit(direction, offset, data as u64, len, user as u64) {
+    match with!(&mut handle.driver, driver => driver.submit(direction, offset, data as u64, len, user as u64))
+    {
         Ok(()) => 0,
         Err(error) => error,
     }
@@ -151,17 +193,17 @@ pub unsafe extern "C" fn srpoll_submit(
 pub unsafe extern "C" fn srpoll_poll(handle: *mut Handle, done: *mut RawDone, most: u32) -> u32 {
     // SAFETY: as the caller promises.
     let handle = unsafe { &mut *handle };
-    handle.driver.poll();
+    with!(&mut handle.driver, driver => driver.poll());
     let mut count = 0;
     while count < most {
-        let Some(end) = handle.driver.next_done() else { break };
+        let Some(end) = with!(&mut handle.driver, driver => driver.next_done()) else { break };
         // SAFETY: `count` is below `most`.
         unsafe {
             done.add(count as usize).write(RawDone { user: end.user as *mut c_void, error: end.error })
         };
         count += 1;
     }
-    while let Some(text) = handle.driver.next_word() {
+    while let Some(text) = with!(&mut handle.driver, driver => driver.next_word()) {
         say(handle.log, &text);
     }
     count
@@ -175,6 +217,7 @@ pub unsafe extern "C" fn srpoll_poll(handle: *mut Handle, done: *mut RawDone, mo
 pub unsafe extern "C" fn srpoll_close(handle: *mut Handle) {
     if !handle.is_null() {
         // SAFETY: `srpoll_open` made it from a box, and this is its last use.
-        unsafe { Box::from_raw(handle) }.driver.close();
+        let handle = unsafe { Box::from_raw(handle) };
+        with!(handle.driver, driver => driver.close());
     }
 }

@@ -1,18 +1,32 @@
 //! The engine's options as text, and what they mean for one job.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use srpoll::cli::endpoint::{DEFAULT_PORT, Endpoint};
+use reactors::reactor::Idle;
+use srpoll::cli::endpoint::{DEFAULT_PORT, Endpoint, ShmEndpoint};
 use srpoll::cli::units;
 use srpoll::wire::scsi::lun::Lun;
 use srpoll::wire::srp::PortId;
 
+/// What a target's socket is marked with.
+const SHM: &str = "shm:";
+
+/// The way to the target.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// Over the network.
+    Udp(Endpoint),
+    /// Over shared memory of this host.
+    Shm(ShmEndpoint),
+}
+
 /// What one job asks for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Who talks to whom.
-    pub(crate) endpoint: Endpoint,
+    pub(crate) way: Way,
     /// The logical unit.
     pub(crate) lun: Lun,
     /// Channels of the session.
@@ -31,26 +45,35 @@ impl Options {
         depth: u32,
         job: u32,
     ) -> anyhow::Result<Options> {
-        let target = target.ok_or_else(|| anyhow!("target= is missing: ADDRESS[:PORT] of the target"))?;
-        let local = local.ok_or_else(|| {
-            anyhow!("local= is missing: an address of this machine, or FIRST..LAST, one a job")
-        })?;
-        let text = |error: String| anyhow!(error);
+        let target = target
+            .ok_or_else(|| anyhow!("target= is missing: ADDRESS[:PORT] of the target, or {SHM}SOCKET"))?;
         let number = u16::try_from(lun).ok().and_then(Lun::new);
         ensure!((1..=256).contains(&channels), "channels={channels}: a session has 1 to 256");
         Ok(Options {
-            endpoint: Endpoint {
-                target: units::address_port(target, DEFAULT_PORT).map_err(text).context("target=")?,
-                local: address_of(local, job).context("local=")?,
-                port: PortId::UNSPECIFIED,
-                fault: None,
-            },
+            way: way(target, local, job)?,
             lun: number.ok_or_else(|| anyhow!("lun={lun} is no logical unit number: 0 to {}", Lun::MAX))?,
             // More channels than I/Os would be idle.
             channels: channels.min(depth.max(1)),
             depth: depth.max(1),
         })
     }
+}
+
+fn way(target: &str, local: Option<&str>, job: u32) -> anyhow::Result<Way> {
+    if let Some(socket) = target.strip_prefix(SHM) {
+        ensure!(!socket.is_empty(), "target={SHM} names no socket");
+        ensure!(local.is_none(), "local= is for targets on a network, and target={target} is none");
+        return Ok(Way::Shm(ShmEndpoint::new(PathBuf::from(socket), PortId::UNSPECIFIED, Idle::Spin)));
+    }
+    let local = local
+        .ok_or_else(|| anyhow!("local= is missing: an address of this machine, or FIRST..LAST, one a job"))?;
+    let target = units::address_port(target, DEFAULT_PORT).map_err(|error| anyhow!(error));
+    Ok(Way::Udp(Endpoint {
+        target: target.context("target=")?,
+        local: address_of(local, job).context("local=")?,
+        port: PortId::UNSPECIFIED,
+        fault: None,
+    }))
 }
 
 /// The address of a job: `ADDRESS`, or one of `FIRST..LAST` in turn.
@@ -79,6 +102,13 @@ fn address_of(text: &str, job: u32) -> anyhow::Result<SocketAddr> {
 mod tests {
     use super::*;
 
+    fn udp(options: &Options) -> Endpoint {
+        match &options.way {
+            Way::Udp(endpoint) => *endpoint,
+            Way::Shm(_) => panic!("{options:?}"),
+        }
+    }
+
     fn new(target: &str, local: &str, job: u32) -> anyhow::Result<Options> {
         Options::new(Some(target), Some(local), 3, 2, 32, job)
     }
@@ -86,17 +116,27 @@ mod tests {
     #[test]
     fn a_job_is_told_by_its_options() {
         let options = new("127.0.0.1", "127.0.0.2", 7).unwrap();
-        assert_eq!(options.endpoint.target.to_string(), "127.0.0.1:5555");
-        assert_eq!(options.endpoint.local.to_string(), "127.0.0.2:0");
+        assert_eq!(udp(&options).target.to_string(), "127.0.0.1:5555");
+        assert_eq!(udp(&options).local.to_string(), "127.0.0.2:0");
         assert_eq!((options.lun.get(), options.channels, options.depth), (3, 2, 32));
-        assert_eq!(new("[fd00::1]:99", "fd00::2", 0).unwrap().endpoint.target.to_string(), "[fd00::1]:99");
+        let six = new("[fd00::1]:99", "fd00::2", 0).unwrap();
+        assert_eq!(udp(&six).target.to_string(), "[fd00::1]:99");
         let few = Options::new(Some("127.0.0.1"), Some("127.0.0.2"), 0, 8, 4, 0).unwrap();
         assert_eq!(few.channels, 4);
     }
 
     #[test]
+    fn a_socket_takes_the_place_of_addresses() {
+        let shm = Options::new(Some("shm:/run/s"), None, 0, 1, 4, 0).unwrap();
+        assert!(matches!(shm.way, Way::Shm(end) if end.socket == PathBuf::from("/run/s")));
+        let both = new("shm:/run/s", "127.0.0.2", 0).unwrap_err().to_string();
+        assert!(both.starts_with("local= is for targets on a network"), "{both}");
+        assert!(Options::new(Some("shm:"), None, 0, 1, 4, 0).is_err());
+    }
+
+    #[test]
     fn every_job_takes_the_next_address() {
-        let local = |text: &str, job| new("127.0.0.1", text, job).unwrap().endpoint.local.ip().to_string();
+        let local = |text: &str, job| udp(&new("127.0.0.1", text, job).unwrap()).local.ip().to_string();
         let all: Vec<_> = (0..4).map(|job| local("127.0.0.254..127.0.1.0", job)).collect();
         assert_eq!(all, ["127.0.0.254", "127.0.0.255", "127.0.1.0", "127.0.0.254"]);
         assert_eq!(local("fd00::1..fd00::ff", 15), "fd00::10");
