@@ -62,8 +62,28 @@ impl Start {
 
     /// The same, started by another program whose last arguments are the program and its own.
     pub(crate) fn wrapped(prefix: &[&str], folder: tempfile::TempDir, address: IpAddr) -> Start {
+        Start::serving(prefix, folder, &["--soft", &address.to_string()])
+    }
+
+    /// `srpoll serve` over shared memory, two shards, its socket in a folder of its own.
+    pub(crate) fn shm() -> Start {
+        Start::shm_in(tempfile::tempdir().unwrap())
+    }
+
+    /// The same, in this folder.
+    pub(crate) fn shm_in(folder: tempfile::TempDir) -> Start {
+        let socket = folder.path().join("shm");
+        Start::shm_at(folder, &socket)
+    }
+
+    /// The same, its socket somewhere else.
+    pub(crate) fn shm_at(folder: tempfile::TempDir, socket: &Path) -> Start {
+        Start::serving(&[SRPOLL], folder, &["--shm", socket.to_str().unwrap()])
+    }
+
+    fn serving(prefix: &[&str], folder: tempfile::TempDir, at: &[&str]) -> Start {
         let mut command = Command::new(prefix[0]);
-        command.args(&prefix[1..]).args(["serve", "--soft", &address.to_string()]);
+        command.args(&prefix[1..]).arg("serve").args(at);
         command.args(["--cores", "any,any", "--idle", "sleep", "--hugepages", "off", "--memory", "16M"]);
         command.arg("--rpc").arg(folder.path().join("rpc"));
         command.arg("--state").arg(folder.path().join("state"));
@@ -122,6 +142,11 @@ impl Instance {
         self.folder().join("rpc")
     }
 
+    /// Where it is logged in to, if it serves shared memory.
+    pub(crate) fn shm_socket(&self) -> PathBuf {
+        self.folder().join("shm")
+    }
+
     /// Its log so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder().join("log")).unwrap()
@@ -137,6 +162,15 @@ impl Instance {
             .unwrap();
         assert!(output.status.success(), "{method}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// A call that must be refused; what was said.
+    pub(crate) fn rpc_refused(&self, method: &str, params: &Value) -> String {
+        let mut call = Command::new(SRPOLL);
+        call.arg("rpc").arg("--rpc").arg(self.socket()).args([method, &params.to_string()]);
+        let output = call.output().unwrap();
+        assert!(!output.status.success(), "{method} {params}");
+        String::from_utf8(output.stderr).unwrap()
     }
 
     pub(crate) fn sessions(&self) -> Vec<Value> {
@@ -247,12 +281,22 @@ impl Perf {
 
     /// The same, started by another program.
     pub(crate) fn wrapped(prefix: &[&str], target: IpAddr, local: IpAddr, args: &[&str]) -> Perf {
+        let (target, local) = (target.to_string(), local.to_string());
+        let ends = ["--target", &target, "--local", &local, "--bs", "4k"];
+        Perf::between(prefix, &[&ends[..], args].concat())
+    }
+
+    /// A workload over shared memory; it says its block size.
+    pub(crate) fn shm(socket: &Path, args: &[&str]) -> Perf {
+        Perf::between(&[SRPOLL], &[&["--shm", socket.to_str().unwrap()], args].concat())
+    }
+
+    fn between(prefix: &[&str], args: &[&str]) -> Perf {
         let files = tempfile::tempdir().unwrap();
         let file = |name| File::create(files.path().join(name)).unwrap();
         let child = Command::new(prefix[0])
             .args(&prefix[1..])
-            .args(["perf", "--target", &target.to_string(), "--local", &local.to_string()])
-            .args(["--bs", "4k", "--idle", "sleep"])
+            .args(["perf", "--idle", "sleep"])
             .args(args)
             .stdin(Stdio::null())
             .stdout(file("out"))
@@ -279,6 +323,10 @@ impl Perf {
                     && session["written_bytes"].as_u64().unwrap() > 1 << 20
             })
         });
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, what: Signal) {

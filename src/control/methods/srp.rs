@@ -179,7 +179,7 @@ fn read_address(address: &str, port: u16) -> Result<Listener, RpcError> {
     }))
 }
 
-/// A listener as [`ListenerParams::read`] reads it.
+/// A listener as the parameters of `srp_target_add_listener`.
 pub fn listener_params(listener: &Listener) -> Value {
     match listener {
         Listener::Shm(path) => json!({"shm": path}),

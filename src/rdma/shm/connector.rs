@@ -37,6 +37,8 @@ const MAX_SILENT: usize = 64;
 const HELLO_WITHIN: Duration = Duration::from_secs(2);
 /// How long we wait for the answer to a request, and for our consumer's.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// Most listeners: any of them lets peers in, by whichever socket.
+const MAX_LISTENERS: usize = 64;
 /// Connections accepted in one turn.
 const ACCEPTS_A_TURN: usize = 16;
 /// IBTA reason codes of a REJ (vol. 1, table 107).
@@ -77,7 +79,7 @@ pub(super) struct Connector {
     hub: Hub,
     epoll: OwnedFd,
     sockets: Vec<OwnedSocket>,
-    listener: Slab<()>,
+    listeners: Slab<()>,
     conns: Slab<Conn>,
     by_number: HashMap<u32, Key>,
     next_number: u32,
@@ -94,7 +96,7 @@ impl Connector {
             hub,
             epoll,
             sockets: Vec::new(),
-            listener: Slab::new(1),
+            listeners: Slab::new(MAX_LISTENERS),
             conns: Slab::new(MAX_CONNS),
             by_number: HashMap::new(),
             next_number: first,
@@ -108,6 +110,11 @@ impl Connector {
 
     pub(super) fn len(&self) -> usize {
         self.conns.len()
+    }
+
+    /// Connections that are being made.
+    pub(super) fn half_open(&self) -> usize {
+        self.conns.iter().filter(|(_, conn)| conn.state != State::Open).count()
     }
 
     /// Takes requests at this socket, as soon as somebody listens.
@@ -128,11 +135,11 @@ impl Connector {
         if service != Service::Shm {
             return Err(VerbsError::Invalid("service: shared memory has one, and no numbers"));
         }
-        self.listener.insert(()).map(ListenerId).map_err(|()| VerbsError::Busy("service"))
+        self.listeners.insert(()).map(ListenerId).map_err(|()| VerbsError::Exhausted("listener"))
     }
 
     pub(super) fn unlisten(&mut self, listener: ListenerId) -> Result<(), VerbsError> {
-        self.listener.remove(listener.0).ok_or(VerbsError::NotFound("listener"))
+        self.listeners.remove(listener.0).ok_or(VerbsError::NotFound("listener"))
     }
 
     pub(super) fn next_event(&mut self) -> Option<ConnEvent> {
@@ -213,7 +220,7 @@ impl Connector {
         let refuse = |reason| {
             let _ = socket::send(&socket, &Message::Reject { reason, private: &[] }, None);
         };
-        if self.listener.is_empty() {
+        if self.listeners.is_empty() {
             return refuse(INVALID_SERVICE);
         }
         let silent = self.conns.iter().filter(|(_, conn)| conn.state == State::Silent).count();
@@ -330,7 +337,8 @@ impl Connector {
 
     /// A peer asks for a connection, and all is well with its request.
     fn asked(&mut self, now: Time, key: Key, link: Link, (guid, offer): (u64, Offer), private: &[u8]) {
-        let (Some(listener), number) = (self.listener.key_at(0), link.number) else {
+        let first = self.listeners.iter().next().map(|(key, _)| key);
+        let (Some(listener), number) = (first, link.number) else {
             self.end(key, ConnEnd::Timeout);
             return;
         };

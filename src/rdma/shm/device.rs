@@ -159,6 +159,7 @@ impl Device {
         let mut all = self.tables.counters.named();
         if let Some(connector) = &self.connector {
             all.push(("connections", connector.len() as u64));
+            all.push(("half_open", connector.half_open() as u64));
         }
         all
     }

@@ -116,11 +116,12 @@ fn a_send_waits_for_a_receive_and_those_behind_it_for_room() {
     let mut rig = Rig::new(1);
     let node = rig.initiator();
     let (ours, theirs) = rig.connected(node, 0);
-    // 56 cells each: four fit the ring.
+    // 56 cells each: four fit the ring. The lengths tell them apart, in whichever order receives are taken.
+    let len = |id: u64| 56 * 56 - id as usize;
     let wr = |id| SendWr {
         wr_id: id,
         op: SEND,
-        sges: SgeList::one(rig.nodes[node].sge(0, 56 * 56)),
+        sges: SgeList::one(rig.nodes[node].sge(0, len(id))),
         signaled: true,
     };
     let wrs: Vec<SendWr> = (0..4 + u64::from(SENDS) + 1).map(wr).collect();
@@ -137,8 +138,8 @@ fn a_send_waits_for_a_receive_and_those_behind_it_for_room() {
     for _ in 0..6 {
         rig.turns();
     }
-    let received: Vec<u64> = rig.nodes[0].completions.iter().map(|wc| wc.wr_id).collect();
-    assert_eq!(received, (0..4 + u64::from(SENDS)).collect::<Vec<_>>());
+    let received: Vec<usize> = rig.nodes[0].completions.iter().map(|wc| wc.len_bytes as usize).collect();
+    assert_eq!(received, (0..4 + u64::from(SENDS)).map(len).collect::<Vec<_>>());
     assert_eq!(rig.done(node).len(), SENDS as usize);
     assert_eq!(rig.nodes[0].device.qp_state(theirs.qp), Ok(QpState::Rts));
 }
