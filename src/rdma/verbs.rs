@@ -182,6 +182,18 @@ pub enum SendOp {
     Read(Remote),
 }
 
+impl SendOp {
+    /// What its completion says that it was.
+    #[inline]
+    pub const fn opcode(&self) -> WcOpcode {
+        match self {
+            SendOp::Send { .. } => WcOpcode::Send,
+            SendOp::Write(_) => WcOpcode::Write,
+            SendOp::Read(_) => WcOpcode::Read,
+        }
+    }
+}
+
 /// A request for the send queue.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct SendWr {

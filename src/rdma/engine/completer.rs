@@ -6,7 +6,7 @@ use super::qp::Qp;
 use super::requester::{SendWqe, chunk_end, pieces, read_chunk_packets};
 use super::shared::Shared;
 use super::state;
-use crate::rdma::verbs::{SendOp, Wc, WcOpcode, WcStatus};
+use crate::rdma::verbs::{SendOp, Wc, WcStatus};
 use crate::wire::bth::{Bth, Operation};
 use crate::wire::ext::{Aeth, NakCode, Syndrome};
 use crate::wire::num::Psn;
@@ -249,11 +249,6 @@ impl Qp {
     }
 
     fn send_wc(&self, wr_id: u64, op: &SendOp, status: WcStatus) -> Wc {
-        let opcode = match op {
-            SendOp::Send { .. } => WcOpcode::Send,
-            SendOp::Write(_) => WcOpcode::Write,
-            SendOp::Read(_) => WcOpcode::Read,
-        };
-        Wc { wr_id, status, opcode, len_bytes: 0, qpn: self.qpn }
+        Wc { wr_id, status, opcode: op.opcode(), len_bytes: 0, qpn: self.qpn }
     }
 }

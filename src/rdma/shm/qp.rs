@@ -186,12 +186,7 @@ impl Qp {
         if status == WcStatus::Success && !wr.signaled {
             return;
         }
-        let opcode = match wr.op {
-            SendOp::Send { .. } => WcOpcode::Send,
-            SendOp::Write(_) => WcOpcode::Write,
-            SendOp::Read(_) => WcOpcode::Read,
-        };
-        let wc = Wc { wr_id: wr.wr_id, status, opcode, len_bytes: 0, qpn: self.qpn };
+        let wc = Wc { wr_id: wr.wr_id, status, opcode: wr.op.opcode(), len_bytes: 0, qpn: self.qpn };
         tables.complete(self.init.send_cq, wc);
     }
 

@@ -111,11 +111,7 @@ impl Inner {
             let Some(qp) = self.qp(of) else { return };
             qp.posted.pop_front();
             qp.heard = now;
-            let opcode = match wr.op {
-                SendOp::Send { .. } => WcOpcode::Send,
-                SendOp::Write(_) => WcOpcode::Write,
-                SendOp::Read(_) => WcOpcode::Read,
-            };
+            let opcode = wr.op.opcode();
             let wc = Wc { wr_id: wr.wr_id, status: WcStatus::Success, opcode, len_bytes: 0, qpn: qp.qpn };
             let cq = qp.init.send_cq;
             if wr.signaled {
