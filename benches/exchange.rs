@@ -5,22 +5,19 @@
 //! READ that its memory answers at once. No SRP, no SCSI: this is the floor that those stand on.
 //! Figures are of this run; compare them with each other, not with another machine.
 
+mod common;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use common::{BLOCK_BYTES, COMMAND_BYTES, EMPTY, RESPONSE_BYTES};
 use reactors::clock::Clock;
-use reactors::memory::Region;
-use reactors::time::Time;
 use srpoll::rdma::soft::{Device, DeviceConfig};
 use srpoll::rdma::verbs::Device as _;
 use srpoll::rdma::verbs::*;
-use srpoll::wire::num::{Psn, Qpn};
 
-const COMMAND_BYTES: usize = 64;
-const RESPONSE_BYTES: usize = 36;
-const BLOCK_BYTES: usize = 4096;
 const MOST_IN_FLIGHT: usize = 256;
 /// A turn that took longer was interrupted by another process: it says nothing about us.
 const INTERRUPTED: Duration = Duration::from_micros(500);
@@ -31,77 +28,12 @@ fn run_time() -> Duration {
     Duration::from_millis(asked.unwrap_or(2000))
 }
 
-struct Node {
-    device: Device,
-    region: Region,
-    keys: MrKeys,
-    cq: CqId,
-    srq: SrqId,
-    qp: QpId,
-    qpn: Qpn,
-}
+type Node = common::Node<Device>;
 
-impl Node {
-    fn new(address: IpAddr) -> Node {
-        let mut device = Device::new(DeviceConfig::new(7));
-        device.open_port(address).expect("a free port");
-        let pd = device.alloc_pd().unwrap();
-        let region = Region::heap(MOST_IN_FLIGHT * 3 * BLOCK_BYTES);
-        let keys = device.register(pd, &region, Access::REMOTE).unwrap();
-        let cq = device.create_cq(4096).unwrap();
-        let srq = device.create_srq(pd, MOST_IN_FLIGHT as u32).unwrap();
-        let init = QpInit {
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: Some(srq),
-            max_send_wr: 2048,
-            max_recv_wr: 0,
-            remote_access: true,
-        };
-        let qp = device.create_qp(&init).unwrap();
-        let qpn = device.qpn(qp).unwrap();
-        device.modify_qp(Time::ZERO, qp, &QpModify::Init).unwrap();
-        let mut node = Node { device, region, keys, cq, srq, qp, qpn };
-        (0..MOST_IN_FLIGHT).for_each(|slot| node.post_receive(slot as u64));
-        node
-    }
-
-    fn sge(&self, offset: usize, len_bytes: usize) -> Sge {
-        let addr = self.region.addr() + offset as u64;
-        Sge { addr, len_bytes: len_bytes as u32, lkey: self.keys.lkey }
-    }
-
-    fn post_receive(&mut self, slot: u64) {
-        let sge = self.sge(slot as usize * BLOCK_BYTES, BLOCK_BYTES);
-        self.device.post_srq_recv(self.srq, &RecvWr { wr_id: slot, sge }).unwrap();
-    }
-
-    fn post(&mut self, now: Time, op: SendOp, offset: usize, len_bytes: usize) {
-        let sges = SgeList::one(self.sge(offset, len_bytes));
-        self.device.post_send(now, self.qp, &SendWr { wr_id: 0, op, sges, signaled: false }).unwrap();
-    }
-
-    fn connect(&mut self, path: Path, peer: Qpn) {
-        let rtr = RtrAttr {
-            path,
-            path_mtu: PathMtu::B4096,
-            dest_qpn: peer,
-            rq_psn: Psn::new(1),
-            max_dest_rd_atomic: 16,
-            min_rnr_timer: 12,
-        };
-        let rts = RtsAttr {
-            sq_psn: Psn::new(1),
-            timeout_code: 14,
-            retry_count: 7,
-            retry_forever: true,
-            rnr_retry: 7,
-            max_rd_atomic: 16,
-        };
-        self.device.modify_qp(Time::ZERO, self.qp, &QpModify::Rtr(rtr)).unwrap();
-        self.device.modify_qp(Time::ZERO, self.qp, &QpModify::Rts(rts)).unwrap();
-    }
+fn node(address: IpAddr) -> Node {
+    let mut device = Device::new(DeviceConfig::new(7));
+    device.open_port(address).expect("a free port");
+    Node::new(device, MOST_IN_FLIGHT, 3 * MOST_IN_FLIGHT)
 }
 
 /// Time of the turns that found something, and commands answered in them.
@@ -124,9 +56,7 @@ fn target(mut node: Node, clock: Clock, peer: Remote, stop: &AtomicBool) -> Cost
             for wc in &wcs[..got] {
                 assert_eq!(wc.status, WcStatus::Success);
                 if wc.opcode == WcOpcode::Recv {
-                    let mut command = [0; 8];
-                    node.region.read(wc.wr_id as usize * BLOCK_BYTES, &mut command).unwrap();
-                    answers.push((wc.wr_id, u64::from_le_bytes(command)));
+                    answers.push((wc.wr_id, node.number(wc.wr_id)));
                 }
             }
             if got < wcs.len() {
@@ -134,13 +64,13 @@ fn target(mut node: Node, clock: Clock, peer: Remote, stop: &AtomicBool) -> Cost
             }
         }
         for &(slot, command) in &answers {
-            let block = (MOST_IN_FLIGHT + slot as usize) * BLOCK_BYTES;
+            let block = MOST_IN_FLIGHT as u64 + slot;
             let to = Remote { addr: peer.addr + command * BLOCK_BYTES as u64, rkey: peer.rkey };
             node.post(now, SendOp::Write(to), block, BLOCK_BYTES);
         }
         for &(slot, command) in &answers {
-            let response = (2 * MOST_IN_FLIGHT + slot as usize) * BLOCK_BYTES;
-            node.region.write(response, &command.to_le_bytes()).unwrap();
+            let response = 2 * MOST_IN_FLIGHT as u64 + slot;
+            node.set_number(response, command);
             node.post(now, SendOp::Send { solicited: false }, response, RESPONSE_BYTES);
             node.post_receive(slot);
         }
@@ -155,9 +85,6 @@ fn target(mut node: Node, clock: Clock, peer: Remote, stop: &AtomicBool) -> Cost
     Cost { busy, commands, node }
 }
 
-const EMPTY: Wc =
-    Wc { wr_id: 0, status: WcStatus::Success, opcode: WcOpcode::Send, len_bytes: 0, qpn: Qpn::new(0) };
-
 fn initiator(mut node: Node, clock: Clock, depth: usize, stop: &AtomicBool) -> (u64, Duration, Node) {
     let (start, run) = (Instant::now(), run_time());
     let mut wcs = [EMPTY; 64];
@@ -166,9 +93,9 @@ fn initiator(mut node: Node, clock: Clock, depth: usize, stop: &AtomicBool) -> (
     while start.elapsed() < run {
         let now = clock.now();
         for command in send.drain(..) {
-            let at = (MOST_IN_FLIGHT + command as usize) * BLOCK_BYTES;
-            node.region.write(at, &command.to_le_bytes()).unwrap();
-            node.post(now, SendOp::Send { solicited: false }, at, COMMAND_BYTES);
+            let block = MOST_IN_FLIGHT as u64 + command;
+            node.set_number(block, command);
+            node.post(now, SendOp::Send { solicited: false }, block, COMMAND_BYTES);
         }
         node.device.progress(now);
         loop {
@@ -176,9 +103,7 @@ fn initiator(mut node: Node, clock: Clock, depth: usize, stop: &AtomicBool) -> (
             for wc in &wcs[..got] {
                 assert_eq!(wc.status, WcStatus::Success);
                 if wc.opcode == WcOpcode::Recv {
-                    let mut command = [0; 8];
-                    node.region.read(wc.wr_id as usize * BLOCK_BYTES, &mut command).unwrap();
-                    send.push(u64::from_le_bytes(command));
+                    send.push(node.number(wc.wr_id));
                     node.post_receive(wc.wr_id);
                     done += 1;
                 }
@@ -196,13 +121,12 @@ fn initiator(mut node: Node, clock: Clock, depth: usize, stop: &AtomicBool) -> (
 fn run(depth: usize) {
     let pid = std::process::id();
     let address = |last| IpAddr::from([127, 60, pid as u8, last]);
-    let (mut a, mut b) = (Node::new(address(1)), Node::new(address(2)));
+    let (mut a, mut b) = (node(address(1)), node(address(2)));
     let path = Path { local: address(1), remote: address(2), scope_id: 0 };
     a.connect(path, b.qpn);
     b.connect(Path { local: path.remote, remote: path.local, scope_id: 0 }, a.qpn);
     // WRITEs land in the last third of the initiator's memory.
-    let blocks = 2 * MOST_IN_FLIGHT * BLOCK_BYTES;
-    let peer = Remote { addr: a.region.addr() + blocks as u64, rkey: a.keys.rkey };
+    let peer = a.remote(2 * MOST_IN_FLIGHT as u64);
     let clock = Clock::get();
     let stop = Arc::new(AtomicBool::new(false));
     let pin = |n: usize| {
