@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::lun_spec::LunSpec;
 use super::rpc::call;
-use super::status::{endings, list, lun_rows, number, row, seconds_words, size_words, table, word};
+use super::status::{list, lun_rows, notes, number, row, seconds_words, size_words, table, word};
 use crate::control::socket;
 
 /// Which instance is meant.
@@ -243,7 +243,7 @@ fn sessions_text(sessions: &Value) -> String {
             ]);
         }
     }
-    table(&rows) + &endings(sessions)
+    table(&rows) + &notes(sessions)
 }
 
 /// Commands and queue pairs that are not done, as `srp_get_pending` lists them.
@@ -343,10 +343,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_with_a_channel_that_ends() {
+    fn sessions_with_channels_of_note() {
         let text = sessions_text(&json!([{"initiator": "0x1", "channels": [
             {"index": 0, "state": "live", "peer": "127.0.0.2", "shard": 1, "commands": 7,
-             "read_bytes": 4096, "written_bytes": 0, "age_ms": 12345},
+             "read_bytes": 4096, "written_bytes": 0, "age_ms": 12345, "segmented_sends": false},
             {"index": 1, "state": "quiescing", "peer": "127.0.0.2", "shard": 0, "commands": 0,
              "read_bytes": 0, "written_bytes": 0, "age_ms": 99, "ends_because": "an administrator ended it",
              "ends_since_ms": 1500, "end_waits_for": "2 tasks"},
@@ -355,6 +355,7 @@ mod tests {
 SESSION  CHANNEL  STATE      FROM       SHARD  COMMANDS  READ   WRITTEN  SINCE
 0x1      0        live       127.0.0.2  1      7         4 KiB  0 B      12.3 s
 0x1      1        quiescing  127.0.0.2  0      0         0 B    0 B      0.0 s
+packets to channel 0 of 0x1 leave one by one
 channel 1 of 0x1 has been ending for 1.5 s: an administrator ended it; waits for 2 tasks
 ";
         assert_eq!(text, expect);

@@ -61,7 +61,7 @@ fn report(targets: &Value, bdevs: &Value, sessions: &Value, reactors: &Value, st
         ]);
     }
     text += &table(&rows);
-    text += &endings(sessions);
+    text += &notes(sessions);
     text += &ends_words(stats);
     text.push('\n');
     let mut rows = vec![row(["REACTOR", "CORE", "BUSY"])];
@@ -74,11 +74,16 @@ fn report(targets: &Value, bdevs: &Value, sessions: &Value, reactors: &Value, st
     text + &table(&rows)
 }
 
-/// A line for each channel that ends: since when, why, and what it waits for.
-pub(super) fn endings(sessions: &Value) -> String {
+/// A line for each channel whose packets cannot share sends; and one for each that ends: since when, why, and
+/// what it waits for.
+pub(super) fn notes(sessions: &Value) -> String {
     let mut lines = String::new();
     for session in list(sessions) {
         for channel in list(&session["channels"]) {
+            if channel["segmented_sends"] == false {
+                let (index, initiator) = (word(&channel["index"]), word(&session["initiator"]));
+                lines += &format!("packets to channel {index} of {initiator} leave one by one\n");
+            }
             let Some(why) = channel["ends_because"].as_str() else { continue };
             let waits = channel["end_waits_for"].as_str().unwrap_or_default();
             let waits = if waits.is_empty() { String::new() } else { format!("; waits for {waits}") };

@@ -140,6 +140,7 @@ pub(crate) fn channel(session: SessionId, shard: usize, index: u32) -> ChannelIn
         written_bytes: 512,
         it_iu_bytes: 8260,
         immediate_data: true,
+        segmented_sends: Some(index == 0),
         age_ms: 5,
     }
 }

@@ -282,6 +282,7 @@ impl<F: Fabric> Shard<F> {
                 written_bytes: channel.written_bytes,
                 it_iu_bytes: channel.srp.params().max_it_iu_bytes,
                 immediate_data: channel.srp.params().immediate_offset.is_some(),
+                segmented_sends: self.fabric.segments_on(&channel.path),
                 age_ms: now.since(channel.since).as_millis() as u64,
             })
             .collect()

@@ -6,7 +6,7 @@ use crate::rdma::engine::Engine;
 use crate::rdma::ibv;
 use crate::rdma::sim::device::SimDevice;
 use crate::rdma::sim::scripted;
-use crate::rdma::verbs::{Connections, Device, VerbsError};
+use crate::rdma::verbs::{Connections, Device, Path, VerbsError};
 use crate::rdma::{shm, soft};
 use crate::unix::OwnedSocket;
 
@@ -24,6 +24,12 @@ pub trait Fabric: Device + Connections {
 
     /// What the provider counted, by name.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+
+    /// Whether several packets of this way can leave in one call; `None` where no packets are made here.
+    fn segments_on(&self, path: &Path) -> Option<bool> {
+        let _ = path;
+        None
+    }
 
     /// Bytes of host memory that an idle queue pair takes with this send queue and so many RDMA
     /// READs in flight; as far as the provider knows.
@@ -147,6 +153,10 @@ impl Fabric for soft::Device {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.named_counters()
+    }
+
+    fn segments_on(&self, path: &Path) -> Option<bool> {
+        Some(soft::Device::segments_on(self, path))
     }
 
     fn queue_pair_bytes(max_send_wr: u32, max_rd_atomic: u8) -> usize {

@@ -214,6 +214,9 @@ pub struct ChannelInfo {
     pub it_iu_bytes: u32,
     /// Whether it may send immediate data.
     pub immediate_data: bool,
+    /// Whether several packets to it leave in one call: not if those behind the first get lost on the way, as
+    /// behind adapters that number segments otherwise. `None` where the provider makes no packets.
+    pub segmented_sends: Option<bool>,
     /// Milliseconds since its login.
     pub age_ms: u64,
 }

@@ -316,6 +316,7 @@ fn channel(channel: &ChannelInfo) -> Value {
         "written_bytes": channel.written_bytes,
         "it_iu_bytes": channel.it_iu_bytes,
         "immediate_data": channel.immediate_data,
+        "segmented_sends": channel.segmented_sends,
         "age_ms": channel.age_ms,
     })
 }

@@ -391,6 +391,8 @@ fn sessions_are_put_together_from_all_shards() {
     shards.shard(0).channels = vec![channel(session(2), 0, 0), channel(session(1), 0, 1)];
     shards.shard(1).channels = vec![channel(session(1), 1, 0)];
     let sessions = call(&mut model, "srp_get_sessions", json!(null)).unwrap();
+    let segmented = |n: usize| &sessions[0]["channels"][n]["segmented_sends"];
+    assert_eq!((segmented(0), segmented(1)), (&json!(true), &json!(false)));
     let shown: Vec<_> = sessions
         .as_array()
         .unwrap()

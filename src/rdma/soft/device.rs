@@ -195,9 +195,13 @@ impl Device {
         self.gsi.as_ref().map(|gsi| gsi.cm.stats())
     }
 
-    /// Peers to which segmented sends do not go (any more).
-    pub fn unsegmented_peers(&self) -> impl Iterator<Item = IpAddr> {
-        self.outbound.unsegmented()
+    /// Whether several packets of this way can leave in one send: the kernel can, and the peer was not found
+    /// to lose what comes so.
+    pub fn segments_on(&self, path: &Path) -> bool {
+        let is_from = |port: &&PortSocket| port.is_for(path.local.to_canonical(), path.scope_id);
+        let port = self.ports.iter().flatten().find(is_from);
+        port.is_some_and(|port| port.segmenting.max_segments > 1)
+            && !self.outbound.unsegmented().any(|remote| remote == path.remote.to_canonical())
     }
 
     /// Sends what is due; gives the number of packets.

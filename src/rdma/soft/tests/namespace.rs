@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::rig::{Rig, Setup};
 use super::traffic::exercise;
 use crate::rdma::soft::{PortConfig, PortSocket, ROCE_PORT, open_port, path_mtu};
-use crate::rdma::verbs::{PathMtu, SendOp, WcStatus};
+use crate::rdma::verbs::{Path, PathMtu, SendOp, WcStatus};
 use crate::wire::icrc;
 
 /// Two namespaces, 10.77.0.1 and fd77::1 in one, 10.77.0.2 and fd77::2 in the other.
@@ -152,7 +152,10 @@ fn packets_longer_than_the_link_are_errors_of_ours() {
     let write = SendOp::Write(rig.remote(there.node, 0));
     rig.post(here, 1, write, 0, 1000);
     assert_eq!(rig.completion(a, 1).status, WcStatus::Success);
-    rig.post(here, 2, write, 0, 4096);
+    let path = Path { local: addresses[0], remote: addresses[1], scope_id: 0 };
+    assert!(rig.nodes[a].device.segments_on(&path));
+    rig.post(here, 2, write, 0, 64 << 10);
     rig.until("a refused packet", |rig| (rig.nodes[a].device.counters().send_errors > 0).then_some(()));
+    assert!(!rig.nodes[a].device.segments_on(&path), "refused together: they go one by one");
     assert_eq!(rig.nodes[b].device.counters().bad_length, 0);
 }
