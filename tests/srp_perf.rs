@@ -116,6 +116,19 @@ fn a_verified_mix_over_channels_on_two_shards_and_a_bad_network() {
 }
 
 #[test]
+fn a_peer_that_cannot_batch() {
+    let target = Target::start(&["--lun", "0=malloc:16M"]);
+    let report = target.measured("--rw randrw --bs 16k --qd 32 --ios 2000 --singly --verify");
+    assert_eq!((&report["errors"], &report["ios"]), (&Value::from(0), &Value::from(2000)), "{report}");
+    let rpc = target.folder.path().join("rpc");
+    let stats = Command::new(SRPOLL).args(["rpc", "srp_get_stats", "--rpc"]).arg(rpc).output().unwrap();
+    let stats: Value = serde_json::from_slice(&stats.stdout).unwrap();
+    let counter = |name: &str| stats["shards"][0]["counters"][name].as_u64().unwrap();
+    assert_eq!(counter("recv_packets"), counter("recv_datagrams"), "{stats}");
+    assert!(counter("sent_trains") > 0, "the target still batches: {stats}");
+}
+
+#[test]
 fn the_report_has_its_keys() {
     let target = Target::start(&["--lun", "null:1G"]);
     let report = target.measured("--rw randread --bs 4k --qd 16 --time 200ms");

@@ -26,13 +26,13 @@ DEPTHS = [Case(f"4k randread QD{n}", "null", "randread", "4k", n) for n in (1, 2
 MAIN = [R1, R32, R128, W32, BIG]
 FILES = [Case("malloc 4k randread QD32", "malloc", "randread", "4k", 32), TMPFS, EXT4]
 
-UDP, SHM, SPDK, RAW = "srpoll udp", "srpoll shm", "SPDK NVMe/TCP", "fio io_uring"
+UDP, SHM, SINGLY, SPDK, RAW = "srpoll udp", "srpoll shm", "srpoll udp, singly", "SPDK NVMe/TCP", "fio io_uring"
 
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
     """`unit` of `figure` of a system on a case: at most, or at least, `bound`; and, if a peer was measured in the same
-    run, at most or at least `ratio` times the peer's."""
+    run, at most or at least `ratio` times the peer's. With neither it is reported."""
     text: str
     system: str
     case: Case
@@ -54,6 +54,8 @@ GOALS = [
     Goal("shared memory, 4k randread QD32, null", SHM, R32, "iops", "M IOPS", 3.0, most=False, peer=SPDK, scale=1e-6),
     Goal("shared memory, 4k randread QD1, null: p50", SHM, R1, "p50", "us", 1.5, peer=SPDK),
     Goal("shared memory, 128k read QD8, null", SHM, BIG, "mbps", "GB/s", 15.0, most=False, peer=SPDK, scale=1e-3),
+    Goal("4k randread QD32, null, UDP, peer that cannot batch: target CPU an I/O", SINGLY, R32, "cpu_us", "us", None, peer=UDP),
+    Goal("4k randwrite QD32, null, UDP, peer that cannot batch: target CPU an I/O", SINGLY, W32, "cpu_us", "us", None, peer=UDP),
     Goal("shared memory, file on tmpfs, 4k randread QD32: target CPU an I/O", SHM, TMPFS, "cpu_us", "us", 1.6, peer=RAW),
     Goal("file on ext4, O_DIRECT, 4k randread QD32: IOPS", SHM, EXT4, "iops", "k IOPS", None, most=False, peer=RAW, ratio=0.97, scale=1e-3),
 ]

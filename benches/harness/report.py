@@ -28,13 +28,13 @@ def number(value, width, digits):
 
 def print_rows(rows):
     """One line for each case and system, with the ratio to the first system of the case."""
-    print(f"{'workload':32} {'system':16} {'IOPS':>9} {'±%':>4} {'MB/s':>7} {'p50 us':>8} {'p99 us':>8} {'p99.9':>8} {'CPU us/IO':>10} {'x IOPS':>7} {'others %':>8}")
+    print(f"{'workload':32} {'system':18} {'IOPS':>9} {'±%':>4} {'MB/s':>7} {'p50 us':>8} {'p99 us':>8} {'p99.9':>8} {'CPU us/IO':>10} {'x IOPS':>7} {'others %':>8}")
     first = {}
     for row in rows:
         m = row["median"]
         base = first.setdefault(row["case"], m["iops"])
         spread = row["spread"].get("iops")
-        print(f"{row['case']:32} {row['system']:16} {m['iops']:9.0f} {number(spread and 50 * spread, 4, 0)} {m['mbps']:7.0f} "
+        print(f"{row['case']:32} {row['system']:18} {m['iops']:9.0f} {number(spread and 50 * spread, 4, 0)} {m['mbps']:7.0f} "
               f"{number(m.get('p50'), 8, 1)} {number(m.get('p99'), 8, 1)} {number(m.get('p99.9'), 8, 1)} {number(m.get('cpu_us'), 10, 2)} "
               f"{m['iops'] / base:7.2f} {number(m.get('other_percent'), 8, 0)}")
 
@@ -100,10 +100,10 @@ def judge_goals(rows, extra):
 
 
 def print_goals(judged):
-    print(f"\n{'goal':68} {'wanted':34} {'ours':>9} {'peer':>9} {'ratio':>6}  met")
+    print(f"\n{'goal':76} {'wanted':34} {'ours':>9} {'peer':>9} {'ratio':>6}  met")
     for goal in judged:
         met = {True: "yes", False: "NO", None: "not measured" if goal["ours"] is None else "-"}[goal["met"]]
-        print(f"{goal['goal']:68} {goal['wanted']:34} {number(goal['ours'], 9, 2)} {number(goal['peer'], 9, 2)} {number(goal['ratio'], 6, 2)}  {met}")
+        print(f"{goal['goal']:76} {goal['wanted']:34} {number(goal['ours'], 9, 2)} {number(goal['peer'], 9, 2)} {number(goal['ratio'], 6, 2)}  {met}")
     missed = [goal for goal in judged if goal["met"] is False]
     print(f"\nnot met: {len(missed)}" if missed else "\nnone of the measured goals is missed")
     for goal in missed:
@@ -141,7 +141,7 @@ def compare(rows, path):
         raise RuntimeError(f"{path} has format {before.get('format')}, this is {FORMAT}")
     facts = before["machine"]
     print(f"\ncompared with {facts['commit']} of {facts['date']} ({path}); only what ran interleaved compares well to a few percent")
-    print(f"{'workload':32} {'system':16} {'IOPS':>15} {'p50':>15} {'CPU us/IO':>15}")
+    print(f"{'workload':32} {'system':18} {'IOPS':>15} {'p50':>15} {'CPU us/IO':>15}")
     for row in rows:
         for old in before["rows"]:
             if (old["case"], old["system"]) != (row["case"], row["system"]):
@@ -150,7 +150,7 @@ def compare(rows, path):
             for key, digits in (("iops", 0), ("p50", 1), ("cpu_us", 2)):
                 then, now = old["median"].get(key), row["median"].get(key)
                 cells.append(f"{'-':>15}" if not then or now is None else f"{now:9.{digits}f} x{now / then:4.2f}")
-            print(f"{row['case']:32} {row['system']:16} " + " ".join(f"{cell:>15}" for cell in cells))
+            print(f"{row['case']:32} {row['system']:18} " + " ".join(f"{cell:>15}" for cell in cells))
 
 
 def save(path, mode, facts, rows, goals, extra, skipped):

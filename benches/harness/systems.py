@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 
-from .cases import Case
+from .cases import R1, R32, SINGLY, W32, Case
 from .machine import Others, ahead, pinned, process_seconds, rss_bytes, run
 
 PERCENTILES = ["p50", "p99", "p99.9"]
@@ -140,6 +140,19 @@ def fio(bench, case, seconds, *engine, shared=None):
     return {"iops": side["iops"], "mbps": side["bw_bytes"] / 1e6, "ios": side["total_ios"],
             "fio_cpu_us": (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] * 1e3 / max(side["total_ios"], 1),
             **{p: at[key] / 1000 if (key := f"{float(p[1:]):.6f}") in at else None for p in PERCENTILES}}
+
+
+class SrpollSingly(Srpoll):
+    """The same target and an initiator that cannot batch, as rdma_rxe: one packet a send and a receive, no checksums."""
+
+    def __init__(self, bench):
+        super().__init__(bench, "udp", SINGLY.removeprefix("srpoll udp, "), 21)
+
+    def supports(self, case):
+        return case in (R1, R32, W32)
+
+    def perf(self, case, *more, idle="spin"):
+        return super().perf(case, "--singly", *more, idle=idle)
 
 
 class SrpollFio(Srpoll):

@@ -35,6 +35,8 @@ pub struct Endpoint {
     pub port: PortId,
     /// Faults to inject into our packets.
     pub fault: Option<Fault>,
+    /// Whether our packets go and come one by one: see [`PortConfig::singly`].
+    pub singly: bool,
 }
 
 impl Endpoint {
@@ -60,7 +62,11 @@ impl Endpoint {
         // An SRP_RSP says that its command has arrived.
         config.engine.patient_sends = true;
         let mut device = soft::Device::new(config);
-        let port = PortConfig { scope_id: self.scope_id(), ..PortConfig::new(1).with(self.fault) };
+        let port = PortConfig {
+            scope_id: self.scope_id(),
+            singly: self.singly,
+            ..PortConfig::new(1).with(self.fault)
+        };
         for socket in open_port(self.local.ip(), &port)? {
             device.add_port(socket);
         }

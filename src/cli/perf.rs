@@ -68,10 +68,10 @@ pub struct PerfArgs {
     #[arg(long, value_name = "IP", required_unless_present_any = ["ibv", "shm"], value_parser = |text: &str| units::address(text, 0))]
     local: Option<SocketAddr>,
     /// Our own address, on an RDMA adapter that is used through libibverbs
-    #[arg(long, value_name = "IP", conflicts_with_all = ["local", "fault"], value_parser = |text: &str| units::address(text, 0))]
+    #[arg(long, value_name = "IP", conflicts_with_all = ["local", "fault", "singly"], value_parser = |text: &str| units::address(text, 0))]
     ibv: Option<SocketAddr>,
     /// The socket of a target on this host, in place of --target and --local: shared memory
-    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["target", "local", "ibv", "fault"])]
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["target", "local", "ibv", "fault", "singly"])]
     shm: Option<PathBuf>,
     /// Number of the logical unit
     #[arg(long, value_name = "N", default_value = "0", value_parser = lun)]
@@ -116,6 +116,10 @@ pub struct PerfArgs {
     /// Faults to inject into packets: drop=1%,dup=1%,reorder=1%,corrupt=0.1%,rcvbuf=SIZE,seed=N
     #[arg(long, value_name = "SPEC", value_parser = units::fault)]
     fault: Option<Fault>,
+    /// One packet a send and a receive, without UDP checksums, as rdma_rxe has them: what such a peer costs
+    /// the target
+    #[arg(long)]
+    singly: bool,
     /// Check all data: blocks are written before they are read, and read back at the end
     #[arg(long)]
     verify: bool,
@@ -196,7 +200,7 @@ impl PerfArgs {
 
     fn endpoint(&self) -> Option<Endpoint> {
         let (target, local) = (self.target?, self.local.or(self.ibv)?);
-        Some(Endpoint { target, local, port: self.port(), fault: self.fault })
+        Some(Endpoint { target, local, port: self.port(), fault: self.fault, singly: self.singly })
     }
 
     fn shm_endpoint(&self) -> Option<ShmEndpoint> {
@@ -281,7 +285,7 @@ mod tests {
         let shm = parse("--shm /run/s --rw read --bs 4k --qd 1").unwrap();
         assert_eq!(shm.shm_endpoint().unwrap().socket, PathBuf::from("/run/s"));
         assert_eq!(shm.target_words(), "/run/s");
-        for both in ["--local 127.0.0.1", "--target 127.0.0.1", "--fault drop=1%"] {
+        for both in ["--local 127.0.0.1", "--target 127.0.0.1", "--fault drop=1%", "--singly"] {
             assert!(parse(&format!("--shm /run/s {both} --rw read --bs 4k --qd 1")).is_err(), "{both}");
         }
         for half in ["", "--local 127.0.0.1", "--target 127.0.0.1"] {

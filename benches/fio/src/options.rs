@@ -73,6 +73,7 @@ fn way(target: &str, local: Option<&str>, job: u32) -> anyhow::Result<Way> {
         local: address_of(local, job).context("local=")?,
         port: PortId::UNSPECIFIED,
         fault: None,
+        singly: false,
     }))
 }
 

@@ -13,11 +13,12 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 
+use libc::c_int;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::fault::Fault;
 use super::selftest;
-use super::socket::{self, UDP_GRO, UDP_NO_CHECK6_RX};
+use super::socket::{self, UDP_GRO, UDP_NO_CHECK6_RX, UDP_NO_CHECK6_TX};
 use super::steer::is_link_local;
 use crate::rdma::verbs::PathMtu;
 
@@ -40,6 +41,9 @@ pub struct PortConfig {
     pub recv_buffer_bytes: usize,
     /// Send buffer to ask for, in bytes, for each sending socket.
     pub send_buffer_bytes: usize,
+    /// One packet a send and a receive, without UDP checksums, as rdma_rxe has them: for measuring what such
+    /// a peer costs the other side.
+    pub singly: bool,
 }
 
 impl PortConfig {
@@ -51,6 +55,7 @@ impl PortConfig {
             // The kernel gives twice this, which holds 1,000 packets of 4 KiB with its overhead.
             recv_buffer_bytes: 4 << 20,
             send_buffer_bytes: 4 << 20,
+            singly: false,
         }
     }
 
@@ -154,10 +159,7 @@ pub fn open_port(address: IpAddr, config: &PortConfig) -> Result<Vec<PortSocket>
     let config = &PortConfig { scope_id: scope(address, config.scope_id)?, ..*config };
     let opener = Opener { address, config };
     let receivers = opener.open_receivers()?;
-    let segmenting = selftest::run(address, config.scope_id).unwrap_or_else(|error| {
-        tracing::warn!(%address, %error, "segmented sends are off: their self test failed");
-        Segmenting { max_segments: 1 }
-    });
+    let segmenting = opener.segmenting();
     let mut next_port = FIRST_SOURCE_PORT;
     let mut ports = Vec::with_capacity(receivers.len());
     for recv in receivers {
@@ -268,6 +270,17 @@ impl Opener<'_> {
         PortError::System { address: self.address, what, source }
     }
 
+    fn segmenting(&self) -> Segmenting {
+        let none = Segmenting { max_segments: 1 };
+        if self.config.singly {
+            return none;
+        }
+        selftest::run(self.address, self.config.scope_id).unwrap_or_else(|error| {
+            tracing::warn!(address = %self.address, %error, "segmented sends are off: their self test failed");
+            none
+        })
+    }
+
     fn open_receivers(&self) -> Result<Vec<Socket>, PortError> {
         let shards = self.config.shards.max(1);
         let mut receivers = Vec::with_capacity(shards);
@@ -304,7 +317,8 @@ impl Opener<'_> {
         let socket = new_socket(self.address).map_err(|error| self.failed("socket", error))?;
         let fd = socket.as_fd();
         // Without merging every packet costs a system call; it still works.
-        if let Err(error) = socket::set_int(fd, libc::SOL_UDP, UDP_GRO, 1) {
+        let merging = c_int::from(!self.config.singly);
+        if let Err(error) = socket::set_int(fd, libc::SOL_UDP, UDP_GRO, merging) {
             tracing::warn!(address = %self.address, %error, "UDP_GRO is not to be had, receiving will be slow");
         }
         if self.address.is_ipv6() {
@@ -327,6 +341,9 @@ impl Opener<'_> {
             .map_err(|error| self.failed("SO_ATTACH_FILTER", error))?;
         force_buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, self.config.send_buffer_bytes)
             .map_err(|error| self.failed("SO_SNDBUF", error))?;
+        if self.config.singly {
+            self.leave_out_checksums(&socket)?;
+        }
         loop {
             let port = *next_port;
             if port < FIRST_SOURCE_PORT {
@@ -340,6 +357,14 @@ impl Opener<'_> {
                 Err(error) => return Err(self.bind_failed(error)),
             }
         }
+    }
+
+    fn leave_out_checksums(&self, socket: &Socket) -> Result<(), PortError> {
+        let (what, level, name) = match self.address {
+            IpAddr::V4(_) => ("SO_NO_CHECK", libc::SOL_SOCKET, libc::SO_NO_CHECK),
+            IpAddr::V6(_) => ("UDP_NO_CHECK6_TX", libc::SOL_UDP, UDP_NO_CHECK6_TX),
+        };
+        socket::set_int(socket.as_fd(), level, name, 1).map_err(|error| self.failed(what, error))
     }
 
     fn log(&self, ports: &[PortSocket]) {

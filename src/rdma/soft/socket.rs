@@ -13,6 +13,7 @@ use libc::{c_int, c_void};
 /// Option names of level SOL_UDP (linux/udp.h).
 pub(super) const UDP_SEGMENT: c_int = 103;
 pub(super) const UDP_GRO: c_int = 104;
+pub(super) const UDP_NO_CHECK6_TX: c_int = 101;
 pub(super) const UDP_NO_CHECK6_RX: c_int = 102;
 
 /// Most bytes of the control messages that we ask for: one `int`, or a time stamp.

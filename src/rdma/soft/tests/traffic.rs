@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::rig::{End, Node, Rig, Setup, own_address, pattern};
+use crate::rdma::soft::{PortConfig, open_port};
 use crate::rdma::verbs::{ConnEnd, ConnEvent, Connections, PathMtu, SendOp, WcOpcode, WcStatus};
 
 /// One of each operation in several sizes; every byte is looked at.
@@ -54,6 +55,25 @@ fn two_devices_over_ipv4() {
     assert!(got.recv_packets > got.recv_datagrams, "and arrive merged: {got:?}");
     assert_eq!((got.bad_icrc, got.unlikely_id, got.bad_length, got.truncated), (0, 0, 0, 0));
     assert_eq!((sent.looped, sent.send_errors, sent.send_full), (0, 0, 0));
+}
+
+/// The other side still sends trains to it, which the kernel cuts.
+#[test]
+fn a_peer_that_cannot_batch() {
+    let mut rig = Rig::new(Setup::default());
+    let singly = PortConfig { singly: true, ..PortConfig::new(1) };
+    let ports = open_port(own_address(), &singly).unwrap();
+    assert_eq!(ports[0].segmenting().max_segments, 1);
+    let (a, b) = (rig.host(own_address(), 1), rig.host_on(ports));
+    let (here, there) = rig.connect((a, a), (b, b));
+    exercise(&mut rig, here, there);
+    exercise(&mut rig, there, here);
+    let (one, other) = (*rig.nodes[b].device.counters(), *rig.nodes[a].device.counters());
+    assert_eq!((one.sent_packets, one.sent_trains), (one.send_calls, 0), "{one:?}");
+    assert_eq!(one.recv_packets, one.recv_datagrams, "{one:?}");
+    assert_eq!(other.recv_packets, other.recv_datagrams, "{other:?}");
+    assert!(other.sent_trains > 0, "{other:?}");
+    assert_eq!((one.bad_icrc, one.unlikely_id, other.bad_icrc, other.unlikely_id), (0, 0, 0, 0));
 }
 
 #[test]
