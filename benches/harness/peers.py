@@ -106,6 +106,13 @@ class Tgtd(System):
         return figures
 
 
+def memory_of_dpdk(pages, otherwise_mib):
+    """Options for DPDK's memory: huge pages of 2 MiB if so many are free and can be had (DPDK wants a hugetlbfs), else ordinary ones."""
+    free = int(re.search(r"^HugePages_Free:\s*(\d+)", pathlib.Path("/proc/meminfo").read_text(), re.MULTILINE)[1])
+    mounted = any(line.split()[2] == "hugetlbfs" for line in pathlib.Path("/proc/mounts").read_text().splitlines())
+    return [] if mounted and free >= pages else ["--no-huge", "-s", str(otherwise_mib)]
+
+
 class Spdk(System):
     """SPDK's NVMe/TCP target and its own polled perf tool, from the tree in SPDK_DIR."""
     name, backends = "SPDK NVMe/TCP", ("null", "malloc", "tmpfs", "ext4")
@@ -124,8 +131,8 @@ class Spdk(System):
 
     def start(self):
         self.port = free_port()
-        huge = [] if int(pathlib.Path("/proc/sys/vm/nr_hugepages").read_text()) >= 512 else ["--no-huge", "-s", "1024"]
-        self.launch([self.tree / "build/bin/nvmf_tgt", "-m", f"[{self.bench.cores[0]}]", "-r", self.rpc_socket, *huge], self.bench.work / "log-spdk")
+        self.launch([self.tree / "build/bin/nvmf_tgt", "-m", f"[{self.bench.cores[0]}]", "-r", self.rpc_socket, *memory_of_dpdk(512, 1024)],
+                    self.bench.work / "log-spdk")
         for _ in range(200):
             if self.rpc_socket.exists():
                 break
@@ -155,9 +162,8 @@ class Spdk(System):
 
     def load(self, case, seconds):
         size = {"4k": 4096, "128k": 131072}[case.bs]
-        huge = [] if int(pathlib.Path("/proc/sys/vm/nr_hugepages").read_text()) >= 1024 else ["--no-huge", "-s", "512"]
-        text = run((self.tool, "-q", case.qd, "-o", size, "-w", case.rw, "-t", seconds, "-c", f"[{self.bench.cores[1]}]", "-L", "-P", case.channels, *huge,
-                    "-r", f"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{self.port} subnqn:{self.NQN}-{case.backend}"), preexec_fn=ahead)
+        text = run((self.tool, "-q", case.qd, "-o", size, "-w", case.rw, "-t", seconds, "-c", f"[{self.bench.cores[1]}]", "-L", "-P", case.channels,
+                    *memory_of_dpdk(256, 512), "-r", f"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:{self.port} subnqn:{self.NQN}-{case.backend}"), preexec_fn=ahead)
         total = re.search(r"^Total\s*:\s*([\d.]+)\s+([\d.]+)", text, re.MULTILINE)
         at = {float(percent): float(us) for percent, us in re.findall(r"^\s*([\d.]+)%\s*:\s*([\d.]+)us", text, re.MULTILINE)}
         iops = float(total[1])
