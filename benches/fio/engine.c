@@ -5,6 +5,11 @@
  *
  * A job is one session on one logical unit. fio's buffers are registered memory of the session, so that
  * data are not copied here. Completions are polled for by fio's own thread.
+ *
+ * A look at the network costs more than an I/O. By default fio commits each I/O and asks for one event at a
+ * time; so all events that came with one look are handed out before there is another, and what fio queued
+ * meanwhile leaves with that: commit does nothing as long as there are events to be had. fio waits for
+ * nothing but events, so this holds nothing up.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -28,6 +33,7 @@ struct job {
 	struct srpoll *session;
 	struct srpoll_info info;
 	struct srpoll_done *done;
+	unsigned int queued; /* since the last commit */
 };
 
 static struct fio_option option_list[] = {
@@ -241,28 +247,51 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 		return FIO_Q_COMPLETED;
 	}
 	error = srpoll_submit(job->session, direction, io_u->offset, io_u->xfer_buf, io_u->xfer_buflen, io_u);
-	if (!error)
+	if (!error) {
+		/* Latency counts from here: sending, and waiting for others to be sent along, are part of it. */
+		if (fio_fill_issue_time(td)) {
+			fio_gettime(&io_u->issue_time, NULL);
+			io_u_queued(td, io_u);
+			if (td->o.read_iolog_file)
+				td->last_issue = io_u->issue_time;
+		}
+		job->queued++;
 		return FIO_Q_QUEUED;
+	}
 	if (error == EAGAIN) {
-		/* Nothing is stored: what has ended is kept for getevents. */
-		srpoll_poll(job->session, job->done, 0);
+		/* What has ended is kept for getevents. */
+		srpoll_poll(job->session);
 		return FIO_Q_BUSY;
 	}
 	io_u->error = error;
 	return FIO_Q_COMPLETED;
 }
 
+static int engine_commit(struct thread_data *td)
+{
+	struct job *job = td->io_ops_data;
+
+	srpoll_commit(job->session);
+	if (job->queued)
+		io_u_mark_submit(td, job->queued);
+	job->queued = 0;
+	return 0;
+}
+
 static int engine_getevents(struct thread_data *td, unsigned int min, unsigned int max,
 			    const struct timespec *timeout)
 {
 	struct job *job = td->io_ops_data;
-	unsigned int count = 0;
+	unsigned int count = srpoll_take(job->session, job->done, max);
 	struct timespec begun;
 
+	if (count && count >= min)
+		return count;
 	if (timeout)
 		fio_gettime(&begun, NULL);
 	do {
-		count += srpoll_poll(job->session, job->done + count, max - count);
+		srpoll_poll(job->session);
+		count += srpoll_take(job->session, job->done + count, max - count);
 		if (timeout && count < min &&
 		    ntime_since_now(&begun) > timeout->tv_sec * 1000000000ULL + timeout->tv_nsec)
 			break;
@@ -298,11 +327,13 @@ static int engine_invalidate(struct thread_data *td, struct fio_file *file)
 struct ioengine_ops ioengine = {
 	.name = "srpoll",
 	.version = FIO_IOOPS_VERSION,
-	.flags = FIO_RAWIO | FIO_DISKLESSIO | FIO_NOEXTEND | FIO_NODISKUTIL | FIO_MEMALIGN | FIO_NO_OFFLOAD,
+	.flags = FIO_RAWIO | FIO_DISKLESSIO | FIO_NOEXTEND | FIO_NODISKUTIL | FIO_MEMALIGN | FIO_NO_OFFLOAD |
+		 FIO_ASYNCIO_SETS_ISSUE_TIME,
 	.setup = engine_setup,
 	.init = engine_init,
 	.cleanup = engine_cleanup,
 	.queue = engine_queue,
+	.commit = engine_commit,
 	.getevents = engine_getevents,
 	.event = engine_event,
 	.open_file = engine_open_file,

@@ -48,12 +48,20 @@ struct srpoll *srpoll_open(const struct srpoll_options *, struct srpoll_info *, 
 /* Registered memory for data, page aligned; it lives as long as the handle. NULL after the log was told. */
 void *srpoll_memory(struct srpoll *, size_t len);
 
-/* Sends an I/O: 0, EAGAIN if there is no room now, EINVAL for what is no whole blocks or too long,
+/* Takes an I/O, which the next poll sends: 0, EAGAIN if there is no room now, EINVAL for what is no whole blocks or too long,
  * EFAULT for data outside the memory, ENOTCONN if the session is lost. */
 int srpoll_submit(struct srpoll *, int direction, uint64_t offset, void *data, uint64_t len, void *user);
 
-/* Moves everything; stores at most `most` I/Os that have ended and gives their number. */
-uint32_t srpoll_poll(struct srpoll *, struct srpoll_done *, uint32_t most);
+/* Polls if something was submitted, and all I/Os that have ended were taken. While there are such, it does
+ * nothing: who takes them one by one and submits a new one for each has these sent together in the end. So, who
+ * waits must take, and poll when there is nothing to take. */
+void srpoll_commit(struct srpoll *);
+
+/* Moves everything: sends, and looks for what has come. */
+void srpoll_poll(struct srpoll *);
+
+/* Stores at most `most` I/Os that have ended and gives their number. */
+uint32_t srpoll_take(struct srpoll *, struct srpoll_done *, uint32_t most);
 
 /* Logs out. */
 void srpoll_close(struct srpoll *);

@@ -1,7 +1,9 @@
 //! A session on one logical unit that takes I/Os by offset and length and gives back error numbers.
 //!
-//! It spins: an I/O is sent and its end noticed in [`Driver::poll`], which fio calls in a loop. Unit
-//! attentions are cleared and busy logical units asked again, as the kernel does below a block device.
+//! It spins: I/Os are sent and their ends noticed in [`Driver::poll`], which fio calls in a loop, and what was
+//! submitted since the last time leaves together. Who takes ended I/Os one by one and submits a new one for each
+//! is not to poll between: see [`Driver::commit`]. Unit attentions are cleared and busy logical units asked
+//! again, as the kernel does below a block device.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -96,6 +98,8 @@ pub(crate) struct Driver<D> {
     flying: Vec<Option<Io>>,
     again: VecDeque<Io>,
     done: VecDeque<Done>,
+    /// Something was submitted since the last poll.
+    unsent: bool,
     words: VecDeque<String>,
     told: u32,
 }
@@ -135,6 +139,7 @@ impl<D: Device + Connections> Driver<D> {
             flying: vec![None; requests],
             again: VecDeque::with_capacity(requests),
             done: VecDeque::with_capacity(requests),
+            unsent: false,
             words: VecDeque::new(),
             told: 0,
         })
@@ -168,7 +173,7 @@ impl<D: Device + Connections> Driver<D> {
         Ok(addr)
     }
 
-    /// Sends an I/O over `len` bytes at address `data`. The error is a number: EAGAIN without room,
+    /// Takes an I/O over `len` bytes at address `data`, to be sent by the next poll. The error is a number: EAGAIN without room,
     /// EINVAL for what is no whole blocks, EFAULT for data outside the memory.
     pub(crate) fn submit(
         &mut self,
@@ -238,6 +243,7 @@ impl<D: Device + Connections> Driver<D> {
         match posted {
             Ok(()) => {
                 self.flying[slot.index()] = Some(io);
+                self.unsent = true;
                 Ok(())
             }
             Err(why) => {
@@ -251,8 +257,17 @@ impl<D: Device + Connections> Driver<D> {
         }
     }
 
+    /// Sends what was submitted, if nothing that has ended waits to be taken: who takes that submits more, which
+    /// then leaves in the same call.
+    pub(crate) fn commit(&mut self) {
+        if self.unsent && self.done.is_empty() {
+            self.poll();
+        }
+    }
+
     /// Moves everything.
     pub(crate) fn poll(&mut self) {
+        self.unsent = false;
         let now = self.pace.now();
         self.session.poll(now);
         while let Some(completion) = self.session.next_completion() {
@@ -342,30 +357,4 @@ fn errno_of(sense: Option<&Sense>) -> i32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn directions_are_those_of_the_header() {
-        let header = include_str!("../srpoll.h");
-        for (name, direction) in [
-            ("SRPOLL_READ = 0", Direction::Read),
-            ("SRPOLL_WRITE = 1", Direction::Write),
-            ("SRPOLL_SYNC = 2", Direction::Sync),
-            ("SRPOLL_TRIM = 3", Direction::Trim),
-        ] {
-            assert!(header.contains(name), "{name}");
-            assert_eq!(Direction::of(direction as i32), Some(direction));
-        }
-        assert_eq!(Direction::of(4), None);
-    }
-
-    #[test]
-    fn sense_becomes_what_a_block_device_would_say() {
-        let errno = |key, asc| errno_of(Some(&Sense::new(key, asc)));
-        assert_eq!(errno(SenseKey::IllegalRequest, Asc::LBA_OUT_OF_RANGE), libc::ENOSPC);
-        assert_eq!(errno(SenseKey::DataProtect, Asc::WRITE_PROTECTED), libc::EROFS);
-        assert_eq!(errno(SenseKey::IllegalRequest, Asc::INVALID_FIELD_IN_CDB), libc::EOPNOTSUPP);
-        assert_eq!(errno_of(None), libc::EIO);
-    }
-}
+mod tests;

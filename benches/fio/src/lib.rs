@@ -162,7 +162,7 @@ pub unsafe extern "C" fn srpoll_memory(handle: *mut Handle, len: usize) -> *mut 
     }
 }
 
-/// Sends an I/O. Zero, or an error number: EAGAIN if there is no room now.
+/// Takes an I/O, which the next poll sends. Zero, or an error number: EAGAIN if there is no room now.
 ///
 /// # Safety
 /// `handle` is open, and nobody touches the data until the I/O has ended.
@@ -185,15 +185,34 @@ pub unsafe extern "C" fn srpoll_submit(
     }
 }
 
-/// Moves everything, and gives how many I/Os have ended, at most `most`.
+/// Sends what was submitted, if nothing that has ended waits to be taken.
+///
+/// # Safety
+/// `handle` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn srpoll_commit(handle: *mut Handle) {
+    // SAFETY: as the caller promises.
+    with!(unsafe { &mut (*handle).driver }, driver => driver.commit());
+}
+
+/// Moves everything.
+///
+/// # Safety
+/// `handle` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn srpoll_poll(handle: *mut Handle) {
+    // SAFETY: as the caller promises.
+    with!(unsafe { &mut (*handle).driver }, driver => driver.poll());
+}
+
+/// Gives how many I/Os have ended, at most `most`.
 ///
 /// # Safety
 /// `handle` is open, and `done` has room for `most`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn srpoll_poll(handle: *mut Handle, done: *mut RawDone, most: u32) -> u32 {
+pub unsafe extern "C" fn srpoll_take(handle: *mut Handle, done: *mut RawDone, most: u32) -> u32 {
     // SAFETY: as the caller promises.
     let handle = unsafe { &mut *handle };
-    with!(&mut handle.driver, driver => driver.poll());
     let mut count = 0;
     while count < most {
         let Some(end) = with!(&mut handle.driver, driver => driver.next_done()) else { break };
