@@ -103,6 +103,8 @@ const UNSAFE: &[&str] = &[
     "src/rdma/soft/",
     // The C interface for the fio engine.
     "benches/fio/src/lib.rs",
+    // Segmented sends without the provider, to compare it with.
+    "benches/floor.rs",
     // Only by the feature of that name: calls of libibverbs and librdmacm.
     "src/rdma/ibv/",
     // An allocator that counts is an `unsafe impl`.
