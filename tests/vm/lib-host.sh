@@ -151,6 +151,11 @@ guest_start() {
     } >"$RUN/share/$name/$id.sh"
     echo "$id" >"$RUN/$name.in"
 }
+# under_way NAME ID WHAT [SECONDS] : lets it run for a while (3 s): it must not have ended before WHAT happens.
+under_way() {
+    sleep "${4:-3}"
+    [ ! -e "$RUN/share/$1/$2.rc" ] || fail "guest $1, $2: ended before $3"
+}
 guest_done() {
     [ -e "$RUN/share/$1/$2.rc" ] && return
     guest_alive "$1"

@@ -22,3 +22,13 @@ guest_target() {
 target_up $ARGS
 GUEST
 }
+
+# guest_target_ends NAME : all sessions are gone, srpoll ends in time, and the guest's kernel has nothing to complain of.
+guest_target_ends() {
+    guest "$1" <<'GUEST'
+. /share/lib-ibv-guest.sh
+no_sessions
+target_down
+kernel_is_well
+GUEST
+}

@@ -12,8 +12,7 @@ before=$(reconnects)
 fio_verify "dark$SECONDS_DARK" --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=4k-64k --iodepth=8 --size=16m
 fate "$before" "$SECONDS_DARK s without a packet"
 GUEST
-    sleep 2
-    [ ! -e "$RUN/share/a/load$seconds.rc" ] || fail "the load ended before the black-out"
+    under_way a "load$seconds" "the black-out" 2
     ip link set tap-a down
     sleep $seconds
     ip link set tap-a up

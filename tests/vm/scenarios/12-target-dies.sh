@@ -18,8 +18,7 @@ die_and_return() {
     guest_start a "load-$1" <<'GUEST'
 fio_verify load --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=4k-64k --iodepth=16 --size=32m
 GUEST
-    sleep 3
-    [ ! -e "$RUN/share/a/load-$1.rc" ] || fail "the load ended before the target was killed"
+    under_way a "load-$1" "the target was killed"
     eventually 5 listed || fail "the state folder does not know the connection: $(ls "$RUN/state")"
     kill_target
     [ "$1" != forget ] || rm "$RUN/state/connections.json"

@@ -9,8 +9,7 @@ GUEST
 guest_start a load <<'GUEST'
 fio_verify load --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=4k-64k --iodepth=16 --size=32m
 GUEST
-sleep 3
-[ ! -e "$RUN/share/a/load.rc" ] || fail "the load ended before the target was stopped"
+under_way a load "the target was stopped"
 stop_target 12
 serve --lun "uring:$FILE"
 BEGUN=$SECONDS

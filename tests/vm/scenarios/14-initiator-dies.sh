@@ -7,8 +7,7 @@ GUEST
 guest_start a load <<'GUEST'
 fio_verify load --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=4k-64k --iodepth=16 --size=64m
 GUEST
-sleep 3
-[ ! -e "$RUN/share/a/load.rc" ] || fail "the load ended before the guest was cut"
+under_way a load "the guest was cut"
 cut_guest a
 boot a
 guest a <<'GUEST'

@@ -1,4 +1,4 @@
-# ibv-login: srpoll in a guest, on rxe through libibverbs: the printed line logs in, data compare, logging out works.
+# ibv-login: srpoll in a guest, on rxe through libibverbs: the lines printed for IPv4 and IPv6 log in, data compare.
 . "$HERE/lib-ibv.sh"
 boot a
 boot b
@@ -21,6 +21,17 @@ expect "sessions while logged in" "$(sessions)" 1
 rpc srp_get_sessions
 GUEST
 guest a <<'GUEST'
+logout
+kernel_is_well
+GUEST
+
+step "over IPv6"
+guest a <<'GUEST'
+cat /share/add_target
+line=$(grep -n 'fd99' /share/add_target | cut -d: -f1)
+[ -n "$line" ] || fail "the target printed no line for its IPv6 address"
+login "" "$line"
+fio_verify six --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=512-128k --iodepth=16 --size=4m
 logout
 kernel_is_well
 GUEST

@@ -1,6 +1,6 @@
 # ibv-verify: the target on libibverbs: fio with crc32c, forms of descriptors, one, two and four channels on two shards.
 . "$HERE/lib-ibv.sh"
-SMP=2 boot a
+SMP=4 boot a
 SMP=2 boot b
 guest_target b --lun malloc:64M --cores any,any
 
@@ -39,10 +39,7 @@ load_srp
 GUEST
 with "ch_count=1" "" 1
 with "ch_count=2" "" 2
+with "ch_count=4" "" 4
 with "ch_count=1 never_register=Y use_imm_data=N cmd_sg_entries=255" "" 1
 with "ch_count=1 never_register=Y cmd_sg_entries=4 indirect_sg_entries=64 allow_ext_sg=1" "cmd_sg_entries=4,allow_ext_sg=1,sg_tablesize=64" 1
-guest b <<'GUEST'
-. /share/lib-ibv-guest.sh
-target_down
-kernel_is_well
-GUEST
+guest_target_ends b

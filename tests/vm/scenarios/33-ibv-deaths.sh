@@ -11,8 +11,7 @@ guest_start a load <<'GUEST'
 # A host that answers and has no target refuses the reconnect, whereupon ib_srp fails what waits.
 fio --name=load --ioengine=libaio --filename="$(disk 0)" --direct=1 --rw=randread --bsrange=4k-64k --iodepth=8 --size=48m >load.log || tail -n 3 load.log
 GUEST
-sleep 4
-[ ! -e "$RUN/share/a/load.rc" ] || fail "the load ended before the target was killed"
+under_way a load "the target was killed" 4
 step "kill the target"
 guest b <<'GUEST'
 . /share/lib-ibv-guest.sh

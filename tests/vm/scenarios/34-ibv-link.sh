@@ -10,8 +10,7 @@ GUEST
 guest_start a load <<'GUEST'
 fio_verify dark --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=4k-64k --iodepth=8 --size=16m
 GUEST
-sleep 3
-[ ! -e "$RUN/share/a/load.rc" ] || fail "the load ended before the black-out"
+under_way a load "the black-out"
 ip link set tap-b down
 sleep 5
 ip link set tap-b up
@@ -38,9 +37,4 @@ fio_verify after --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=4k-6
 logout
 kernel_is_well
 GUEST
-guest b <<'GUEST'
-. /share/lib-ibv-guest.sh
-no_sessions
-target_down
-kernel_is_well
-GUEST
+guest_target_ends b

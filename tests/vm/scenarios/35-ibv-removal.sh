@@ -11,8 +11,7 @@ guest_start a load <<'GUEST'
 # A host that answers and has no target refuses the reconnect, whereupon ib_srp fails what waits.
 fio --name=load --ioengine=libaio --filename="$(disk 0)" --direct=1 --rw=randread --bsrange=4k-64k --iodepth=8 --size=32m >load.log || tail -n 3 load.log
 GUEST
-sleep 3
-[ ! -e "$RUN/share/a/load.rc" ] || fail "the load ended before the device was removed"
+under_way a load "the device was removed"
 guest b <<'GUEST'
 . /share/lib-ibv-guest.sh
 sessions_are 1
@@ -39,9 +38,4 @@ fio_verify after --filename="$(disk 0)" --direct=1 --rw=randwrite --bsrange=4k-6
 logout
 kernel_is_well
 GUEST
-guest b <<'GUEST'
-. /share/lib-ibv-guest.sh
-no_sessions
-target_down
-kernel_is_well
-GUEST
+guest_target_ends b
