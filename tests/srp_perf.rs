@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -78,6 +78,13 @@ impl Target {
         command
     }
 
+    fn rpc(&self, method: &str) -> Value {
+        let rpc = self.folder.path().join("rpc");
+        let answer = Command::new(SRPOLL).args(["rpc", method, "--rpc"]).arg(rpc).output().unwrap();
+        assert!(answer.status.success(), "{method}: {}", words(&answer));
+        serde_json::from_slice(&answer.stdout).unwrap()
+    }
+
     fn perf(&self, args: &str) -> Output {
         self.command(args).output().unwrap()
     }
@@ -120,9 +127,7 @@ fn a_peer_that_cannot_batch() {
     let target = Target::start(&["--lun", "0=malloc:16M"]);
     let report = target.measured("--rw randrw --bs 16k --qd 32 --ios 2000 --singly --verify");
     assert_eq!((&report["errors"], &report["ios"]), (&Value::from(0), &Value::from(2000)), "{report}");
-    let rpc = target.folder.path().join("rpc");
-    let stats = Command::new(SRPOLL).args(["rpc", "srp_get_stats", "--rpc"]).arg(rpc).output().unwrap();
-    let stats: Value = serde_json::from_slice(&stats.stdout).unwrap();
+    let stats = target.rpc("srp_get_stats");
     let counter = |name: &str| stats["shards"][0]["counters"][name].as_u64().unwrap();
     assert_eq!(counter("recv_packets"), counter("recv_datagrams"), "{stats}");
     assert!(counter("sent_trains") > 0, "the target still batches: {stats}");
@@ -221,7 +226,13 @@ fn a_killed_target_is_logged_in_to_again_and_all_data_are_there() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    thread::sleep(Duration::from_secs(1));
+    // It logs in and looks whose data are there before it writes: a session that is lost then is an error.
+    let written = || target.rpc("srp_get_sessions")[0]["written_bytes"].as_u64().unwrap_or(0);
+    let started = Instant::now();
+    while written() == 0 {
+        assert!(started.elapsed() < Duration::from_secs(60), "nothing is written: {}", target.log());
+        thread::sleep(Duration::from_millis(50));
+    }
     target.kill();
     target.restart();
     let output = child.wait_with_output().unwrap();
