@@ -174,6 +174,30 @@ impl Region {
         Ok(unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) })
     }
 
+    /// Asks for the cache line at `offset`, to be read soon; nothing happens beyond the end.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if let Ok(at) = self.raw(offset, 1) {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint, which touches nothing; SSE belongs to x86-64.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.as_ptr().cast()) };
+        }
+    }
+
+    /// Asks for the cache line at `offset` as the only one who has it, to be written soon; nothing
+    /// happens beyond the end.
+    #[inline]
+    pub fn prefetch_to_write(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if let Ok(at) = self.raw(offset, 1) {
+            // SAFETY: a hint, which touches nothing; processors that do not have it do nothing.
+            unsafe {
+                std::arch::asm!("prefetchw [{}]", in(reg) at.as_ptr(), options(nostack, preserves_flags, readonly));
+            }
+        }
+    }
+
     /// Copies `bytes` to `offset`.
     #[inline]
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
@@ -219,6 +243,7 @@ impl Region {
     }
 
     /// Copies `len_bytes` from `offset` of this region to `to_offset` of `to`.
+    #[inline]
     pub fn copy_to(
         &self,
         offset: usize,

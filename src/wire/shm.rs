@@ -7,7 +7,7 @@ use super::be::{put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 use super::num::{Psn, Qpn, RKey};
 
 /// What both ends must agree on: these messages, and the layout of the shared segment.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Longest message in bytes.
 pub const MAX_LEN: usize = 256;
 /// Most private data of a message in bytes.
@@ -289,7 +289,7 @@ mod tests {
         bytes[2] += 1;
         assert_eq!(
             Message::parse(&bytes[..len]),
-            Err(ParseError::Unknown { field: "version of shared memory", value: 2 })
+            Err(ParseError::Unknown { field: "version of shared memory", value: (VERSION + 1).into() })
         );
         assert!(Message::parse(&[]).is_err() && Message::parse(&[99]).is_err());
     }

@@ -1,7 +1,5 @@
 //! Completion queues: a ring of fixed depth that dies when it runs over.
 
-use std::collections::VecDeque;
-
 use crate::rdma::verbs::Wc;
 use crate::wire::num::Qpn;
 
@@ -19,14 +17,18 @@ pub(crate) enum Pushed {
 /// can still be polled.
 pub(crate) struct Cq {
     depth: usize,
-    ring: VecDeque<Wc>,
+    /// What has come. Who polls takes all of it nearly every time, and then the memory is used from its
+    /// beginning again, which lies in a cache; a ring as long as the queue is deep would not.
+    queue: Vec<Wc>,
+    /// How much of it has been polled.
+    taken: usize,
     overrun: bool,
 }
 
 impl Cq {
     pub(crate) fn new(depth: u32) -> Self {
         let depth = depth as usize;
-        Cq { depth, ring: VecDeque::with_capacity(depth), overrun: false }
+        Cq { depth, queue: Vec::with_capacity(depth), taken: 0, overrun: false }
     }
 
     #[inline]
@@ -34,11 +36,14 @@ impl Cq {
         if self.overrun {
             return Pushed::Lost;
         }
-        if self.ring.len() == self.depth {
-            self.overrun = true;
-            return Pushed::Overrun;
+        if self.queue.len() == self.depth {
+            if self.taken == 0 {
+                self.overrun = true;
+                return Pushed::Overrun;
+            }
+            self.forget_taken();
         }
-        self.ring.push_back(wc);
+        self.queue.push(wc);
         Pushed::Queued
     }
 
@@ -49,12 +54,13 @@ impl Cq {
 
     /// How many completions wait.
     pub(crate) fn len(&self) -> usize {
-        self.ring.len()
+        self.queue.len() - self.taken
     }
 
     /// Takes out what a queue pair has left.
     pub(crate) fn forget(&mut self, qpn: Qpn) {
-        self.ring.retain(|wc| wc.qpn != qpn);
+        self.forget_taken();
+        self.queue.retain(|wc| wc.qpn != qpn);
     }
 
     /// Whether it has run over.
@@ -64,10 +70,19 @@ impl Cq {
 
     #[inline]
     pub(crate) fn poll(&mut self, into: &mut [Wc]) -> usize {
-        let taken = into.len().min(self.ring.len());
-        for (place, wc) in into.iter_mut().zip(self.ring.drain(..taken)) {
-            *place = wc;
+        let count = into.len().min(self.len());
+        into[..count].copy_from_slice(&self.queue[self.taken..][..count]);
+        self.taken += count;
+        if self.taken == self.queue.len() {
+            self.queue.clear();
+            self.taken = 0;
         }
-        taken
+        count
+    }
+
+    #[cold]
+    fn forget_taken(&mut self) {
+        self.queue.drain(..self.taken);
+        self.taken = 0;
     }
 }

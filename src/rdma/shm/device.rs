@@ -485,7 +485,7 @@ impl Verbs for Device {
 
     #[inline]
     fn post_send(&mut self, _: Time, qp: QpId, wr: &SendWr) -> Result<(), VerbsError> {
-        let pair = self.qps.get_mut(qp.0).ok_or(NO_QP)?;
+        let Some(pair) = self.qps.get_mut(qp.0) else { return Err(NO_QP) };
         let was_busy = pair.was_busy;
         let posted = pair.post_send(&mut self.tables, wr);
         if pair.was_busy && !was_busy {
@@ -495,7 +495,7 @@ impl Verbs for Device {
             self.live.retain(|other| *other != qp.0);
         }
         self.settle();
-        posted
+        posted.map_err(VerbsError::from)
     }
 
     fn post_recv(&mut self, qp: QpId, wr: &RecvWr) -> Result<(), VerbsError> {

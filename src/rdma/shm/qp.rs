@@ -15,13 +15,32 @@ use super::tables::Tables;
 use crate::rdma::engine::srq::RecvQueue;
 use crate::rdma::engine::state;
 use crate::rdma::verbs::{
-    AsyncEvent, MAX_SGE, QpId, QpInit, QpModify, QpState, RecvWr, Remote, RtrAttr, SendOp, SendWr,
-    VerbsError, Wc, WcOpcode, WcStatus,
+    AsyncEvent, QpId, QpInit, QpModify, QpState, RecvWr, Remote, RtrAttr, SendOp, SendWr, Sge, VerbsError,
+    Wc, WcOpcode, WcStatus,
 };
 use crate::wire::num::Qpn;
 
 /// Records taken from one ring in a turn, so that no queue pair starves the others.
 const RECORDS_A_TURN: usize = 64;
+
+/// Why a work request was not taken: a few bytes, where a [`VerbsError`] is many and is moved about.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    State(QpState),
+    TooLong,
+    Full,
+}
+
+impl From<Refused> for VerbsError {
+    #[cold]
+    fn from(refused: Refused) -> VerbsError {
+        match refused {
+            Refused::State(state) => VerbsError::State(state),
+            Refused::TooLong => VerbsError::Invalid("a SEND longer than the ring takes"),
+            Refused::Full => VerbsError::QueueFull,
+        }
+    }
+}
 
 /// A queue pair.
 pub(super) struct Qp {
@@ -174,6 +193,7 @@ impl Qp {
         }
     }
 
+    #[inline]
     fn complete_recv(&self, tables: &mut Tables, wr: &RecvWr, status: WcStatus, len_bytes: usize) {
         let len_bytes = len_bytes as u32;
         let wc = Wc { wr_id: wr.wr_id, status, opcode: WcOpcode::Recv, len_bytes, qpn: self.qpn };
@@ -208,13 +228,13 @@ impl Qp {
 
     /// Does a work request, or puts it behind those that wait; in ERR it is flushed.
     #[inline]
-    pub(super) fn post_send(&mut self, tables: &mut Tables, wr: &SendWr) -> Result<(), VerbsError> {
+    pub(super) fn post_send(&mut self, tables: &mut Tables, wr: &SendWr) -> Result<(), Refused> {
         let rules = state::rules(self.state);
         if !rules.post_send {
-            return Err(VerbsError::State(self.state));
+            return Err(Refused::State(self.state));
         }
         if wr.sges.len_bytes() > MAX_RECORD_BYTES as u64 && matches!(wr.op, SendOp::Send { .. }) {
-            return Err(VerbsError::Invalid("a SEND longer than the ring takes"));
+            return Err(Refused::TooLong);
         }
         if rules.flush {
             self.complete_send(tables, wr, WcStatus::WrFlush);
@@ -225,7 +245,7 @@ impl Qp {
         }
         // A work request that failed has ended the queue pair, and is done with as well.
         if self.sends.len() >= self.init.max_send_wr as usize {
-            return Err(VerbsError::QueueFull);
+            return Err(Refused::Full);
         }
         tables.counters.ring_waits += 1;
         self.sends.push_back(*wr);
@@ -287,17 +307,21 @@ impl Qp {
     #[inline]
     fn send(&mut self, tables: &mut Tables, wr: &SendWr) -> Result<Option<WcStatus>, Lie> {
         let Some(link) = &mut self.link else { return Ok(Some(WcStatus::LocalQpOperation)) };
-        let sges = wr.sges.as_slice();
-        let [first, second]: [Option<Source<'_>>; MAX_SGE] = std::array::from_fn(|index| {
-            let sge = sges.get(index)?;
+        let source = |sge: &Sge| {
             let len_bytes = sge.len_bytes as usize;
             let place = tables.mrs.local(self.init.pd, sge.lkey, sge.addr, len_bytes, false)?;
             Some(Source { region: place.region, offset: place.offset, len_bytes })
-        });
-        let pushed = match (sges.len(), first, second) {
-            (0, ..) => link.writer.push(Kind::Send, &[])?,
-            (1, Some(first), _) => link.writer.push(Kind::Send, &[first])?,
-            (2, Some(first), Some(second)) => link.writer.push(Kind::Send, &[first, second])?,
+        };
+        let pushed = match wr.sges.as_slice() {
+            [] => link.writer.push(Kind::Send, &[])?,
+            [one] => match source(one) {
+                Some(one) => link.writer.push(Kind::Send, &[one])?,
+                None => return Ok(Some(WcStatus::LocalProtection)),
+            },
+            [first, second] => match (source(first), source(second)) {
+                (Some(first), Some(second)) => link.writer.push(Kind::Send, &[first, second])?,
+                _ => return Ok(Some(WcStatus::LocalProtection)),
+            },
             _ => return Ok(Some(WcStatus::LocalProtection)),
         };
         tables.counters.records_out += u64::from(pushed);

@@ -1,6 +1,6 @@
-//! The ring protocol: records in cells of 64 bytes, one writer, one reader, either of which may lie.
+//! The ring protocol: records in cells of 128 bytes, one writer, one reader, either of which may lie.
 //!
-//! A cell is a header word and 56 bytes. A record takes as many cells as it needs, one after the other;
+//! A cell is a header word and 120 bytes: a command or a response. A longer record takes as many cells as it needs, one after the other;
 //! the header of the first is written last, with release order, and so publishes all of them. The word
 //! carries the *lap*, which is how often the writer has gone round: a cell of the lap before is an empty
 //! one, and no byte of a payload ever lies where a header is looked for. So the reader of a busy ring
@@ -14,15 +14,20 @@ use std::sync::atomic::Ordering;
 
 use reactors::memory::Region;
 
-/// Bytes of a cell: a cache line.
-pub(super) const CELL_BYTES: usize = 64;
+/// Bytes of a cell: two cache lines, of which a response touches one.
+pub(super) const CELL_BYTES: usize = 128;
 /// Bytes of its header.
 const HEADER_BYTES: usize = 8;
 /// Bytes of a record in one cell.
 const PAYLOAD_BYTES: usize = CELL_BYTES - HEADER_BYTES;
-/// Cells of a ring: twice the commands of a channel, which take two each, and room for an information
+/// Cells of a ring: twice the commands of a channel, which take one each, and room for an information
 /// unit with immediate data.
-const CELLS: u64 = 256;
+const CELLS: u64 = 128;
+/// How many cells ahead the writer asks for the one that the reader still has: the way between two cores
+/// is as long as writing that many.
+const WRITE_AHEAD: u64 = 8;
+/// How many cells ahead the reader asks.
+const READ_AHEAD: u64 = 2;
 /// Length of a ring in bytes.
 pub(super) const RING_BYTES: usize = CELLS as usize * CELL_BYTES;
 /// Longest record in bytes. Not the whole ring, so that the writer does not wait for an empty one.
@@ -138,6 +143,24 @@ impl Writer {
                 return Ok(false);
             }
         }
+        self.ring.segment.prefetch_to_write(self.ring.cell(self.place + WRITE_AHEAD));
+        if count == 1 {
+            let mut to = self.ring.cell(self.place) + HEADER_BYTES;
+            for piece in pieces {
+                let copied = piece.region.copy_to(piece.offset, &self.ring.segment, to, piece.len_bytes);
+                copied.expect("a piece lies in its region, a cell in its segment");
+                to += piece.len_bytes;
+            }
+        } else {
+            self.copy_in_all(pieces, count);
+        }
+        self.store(self.place, header(self.place, kind as u64, len_bytes), Ordering::Release);
+        self.place += count;
+        Ok(true)
+    }
+
+    /// Copies the pieces of a record of several cells, and marks all cells but the first.
+    fn copy_in_all(&self, pieces: &[Source<'_>], count: u64) {
         let mut at = 0;
         for piece in pieces {
             self.copy_in(piece, at);
@@ -146,11 +169,9 @@ impl Writer {
         for place in self.place + 1..self.place + count {
             self.store(place, header(place, MORE, 0), Ordering::Relaxed);
         }
-        self.store(self.place, header(self.place, kind as u64, len_bytes), Ordering::Release);
-        self.place += count;
-        Ok(true)
     }
 
+    #[inline]
     fn store(&self, place: u64, value: u64, order: Ordering) {
         let word = self.ring.segment.word(self.ring.cell(place)).expect("a cell lies in its segment");
         word.store(value, order);
@@ -218,6 +239,7 @@ impl Reader {
     /// Copies the record that [`peek`](Self::peek) showed to `offset` of `to`, which has room.
     #[inline]
     pub(super) fn copy_out(&self, record: Record, to: &Region, offset: usize) {
+        self.ring.segment.prefetch(self.ring.cell(self.place + READ_AHEAD));
         let mut done = 0;
         let mut place = self.place;
         while done < record.len_bytes {
@@ -331,7 +353,7 @@ mod tests {
     fn lies_are_told_from_emptiness() {
         let lie = |forge: &dyn Fn(&Region)| {
             let (segment, mut writer, mut reader) = ends();
-            push(&mut writer, &[1; 100]).unwrap();
+            push(&mut writer, &[1; 200]).unwrap();
             forge(&segment);
             (pop(&mut reader), writer.look())
         };
@@ -340,10 +362,10 @@ mod tests {
         };
         let cell = Side::Active.cells_at();
         let taken = Word::Taken.at(Side::Passive);
-        assert!(lie(&set(cell, header(0, 9, 100))).0.is_err(), "kind");
+        assert!(lie(&set(cell, header(0, 9, 200))).0.is_err(), "kind");
         assert!(lie(&set(cell, header(0, 1, MAX_RECORD_BYTES + 1))).0.is_err(), "length");
-        assert!(lie(&set(cell, header(0, 1, 57 * 3))).0.is_err(), "cells");
-        assert!(lie(&set(cell, header(CELLS, 1, 100))).0.is_err(), "lap");
+        assert!(lie(&set(cell, header(0, 1, 2 * PAYLOAD_BYTES + 1))).0.is_err(), "cells");
+        assert!(lie(&set(cell, header(CELLS, 1, 200))).0.is_err(), "lap");
         assert!(lie(&set(cell + CELL_BYTES, 0)).0.is_err(), "the second cell");
         assert!(lie(&set(taken, 3)).1.is_err(), "taken too much");
         assert!(lie(&set(taken, u64::MAX)).1.is_err(), "taken backwards");
