@@ -47,6 +47,8 @@ pub struct Command {
     /// Bits that may be set and mean nothing: (byte, mask). A set bit in neither is INVALID FIELD
     /// IN CDB.
     pub ignored: &'static [(u8, u8)],
+    /// Bits of the first 16 bytes that may be set, those of padding too: so that one look tells a good CDB.
+    allowed: u128,
     /// What it does about unit attentions.
     pub attention: AttentionRule,
     /// Whom it may address.
@@ -69,7 +71,16 @@ impl Command {
 
     /// The first bit of `cdb` that may not be set: its byte, and the left-most such bit in it. Of
     /// a CDB that ends early: the first byte missing.
+    #[inline]
     pub fn first_bad_bit(&self, cdb: &[u8]) -> Option<(u16, Option<u8>)> {
+        match cdb.first_chunk() {
+            Some(&first) if u128::from_le_bytes(first) & !self.allowed == 0 => None,
+            _ => self.find_bad_bit(cdb),
+        }
+    }
+
+    #[cold]
+    fn find_bad_bit(&self, cdb: &[u8]) -> Option<(u16, Option<u8>)> {
         let last = self.usage.len() - 1;
         for (at, usage) in self.usage.iter().enumerate().skip(1) {
             let Some(byte) = cdb.get(at) else { return Some((at as u16, None)) };
@@ -118,6 +129,7 @@ const fn disk(opcode: u8, name: &'static str, usage: &'static [u8], run: Handler
         name,
         usage,
         ignored: &[],
+        allowed: 0,
         attention: AttentionRule::Report,
         reach: Reach::Disk,
         writes: false,
@@ -139,7 +151,7 @@ const fn write(
 }
 
 /// Every command, in the order of operation codes and service actions.
-pub static COMMANDS: [Command; 20] = [
+pub static COMMANDS: [Command; 20] = with_allowed([
     Command {
         reach: Reach::Units,
         ..disk(op::TEST_UNIT_READY, "TEST UNIT READY", &[0x00, 0, 0, 0, 0, 0], report::test_unit_ready)
@@ -248,7 +260,31 @@ pub static COMMANDS: [Command; 20] = [
         &[0xaa, RW, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
         &[WRITE_FLAGS, GROUP_10],
     ),
-];
+]);
+
+/// Fills in [`Command::allowed`]: the bits that [`Command::find_bad_bit`] passes over.
+const fn with_allowed<const N: usize>(mut commands: [Command; N]) -> [Command; N] {
+    let mut command = 0;
+    while command < N {
+        let Command { usage, ignored, .. } = commands[command];
+        // The operation code led here; what is behind the CDB is nobody's.
+        let mut bytes = [0xff; 16];
+        let mut at = 1;
+        while at < usage.len() {
+            bytes[at] = usage[at];
+            at += 1;
+        }
+        bytes[usage.len() - 1] |= CONTROL_VENDOR;
+        let mut at = 0;
+        while at < ignored.len() {
+            bytes[ignored[at].0 as usize] |= ignored[at].1;
+            at += 1;
+        }
+        commands[command].allowed = u128::from_le_bytes(bytes);
+        command += 1;
+    }
+    commands
+}
 
 /// For each operation code the place of its first command in the table, or none.
 static INDEX: [u8; 256] = index();
