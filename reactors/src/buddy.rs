@@ -52,6 +52,7 @@ fn order_bytes(order: usize) -> usize {
 }
 
 /// The smallest order whose pieces hold `len_bytes`.
+#[inline]
 fn order_of(len_bytes: usize) -> Option<usize> {
     let pages = len_bytes.max(1).div_ceil(MIN_PIECE_BYTES);
     let order = pages.next_power_of_two().trailing_zeros() as usize;
@@ -93,6 +94,7 @@ impl Buddy {
 
     /// A piece of at least `len_bytes`; `None` if there is none, or if that is more than
     /// [`MAX_PIECE_BYTES`].
+    #[inline]
     pub fn alloc(&mut self, len_bytes: usize) -> Option<Piece> {
         let order = order_of(len_bytes)?;
         let mut have = (order..ORDERS).find(|&order| self.free[order] != NONE)?;
@@ -140,6 +142,7 @@ impl Buddy {
         self.pages[page as usize] = Page { state: State::Free(order as u8), prev: NONE, next };
     }
 
+    #[inline]
     fn take_free(&mut self, page: u32, order: usize) {
         let Page { prev, next, .. } = self.pages[page as usize];
         match prev {

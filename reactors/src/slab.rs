@@ -82,6 +82,31 @@ impl<T> Slab<T> {
         Ok(Key { slot, generation: entry.generation })
     }
 
+    /// Puts what `make` makes in; `None` if the slab is full. A value of many bytes is made in its place
+    /// where it would otherwise be moved there.
+    #[inline]
+    pub fn insert_with(&mut self, make: impl FnOnce() -> T) -> Option<(Key, &mut T)> {
+        let slot = self.free.pop()?;
+        let entry = &mut self.entries[slot as usize];
+        self.used = self.used.max(slot as usize + 1);
+        let key = Key { slot, generation: entry.generation };
+        Some((key, entry.value.get_or_insert_with(make)))
+    }
+
+    /// Drops the value of `key` where it is, as [`remove`](Self::remove) without moving it; whether
+    /// there was one.
+    #[inline]
+    pub fn discard(&mut self, key: Key) -> bool {
+        let Some(entry) = self.entries.get_mut(key.slot as usize) else { return false };
+        let there = entry.generation == key.generation && entry.value.is_some();
+        if there {
+            entry.value = None;
+            entry.generation = entry.generation.wrapping_add(1);
+            self.free.push(key.slot);
+        }
+        there
+    }
+
     /// The key that the next [`insert`](Self::insert) will give, so that a value can know it.
     pub fn next_key(&self) -> Option<Key> {
         let slot = *self.free.last()?;

@@ -161,15 +161,17 @@ impl<F: Fabric> Shard<F> {
         self.detach(key, false);
         self.return_credit(key);
         self.leave_lun(key);
-        let Some(task) = self.tasks.remove(key) else { return };
-        if let Some(piece) = task.transfer.piece {
+        let Some(task) = self.tasks.get(key) else { return };
+        let (piece, slot, backed, channel) = (task.transfer.piece, task.slot, task.backed, task.channel);
+        self.tasks.discard(key);
+        if let Some(piece) = piece {
             self.pool.put(piece);
         }
-        if let Some(slot) = task.slot {
+        if let Some(slot) = slot {
             self.slots.put(slot);
         }
-        if task.backed {
-            self.promise_is_back(task.channel);
+        if backed {
+            self.promise_is_back(channel);
         } else if !was_attached {
             self.loose -= 1;
         }

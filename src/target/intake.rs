@@ -7,7 +7,7 @@ use super::fabric::Fabric;
 use super::limits::CHUNK_BYTES;
 use super::shard::Shard;
 use super::slots::Slots;
-use super::task::{Phase, Source, Task, TaskSeed, Transfer};
+use super::task::{Phase, Source, Task, TaskSeed};
 use super::why::Why;
 use crate::rdma::verbs::{Wc, WcStatus};
 use crate::scsi::{self, Call, Condition, Demand, Outcome, Plan, Unit};
@@ -104,13 +104,13 @@ impl<F: Fabric> Shard<F> {
     /// A task in a free place; its tag is registered if `tagged`.
     fn new_task(&mut self, now: Time, seed: TaskSeed, tagged: bool) -> Option<Key> {
         let (channel, slot, tag) = (seed.channel, seed.slot, seed.tag);
-        let Ok(key) = self.tasks.insert(Task::new(seed, now)) else {
+        let Some((key, task)) = self.tasks.insert_with(|| Task::new(seed, now)) else {
             // A task finds a place as long as its slot is promised to somebody: see `Limits::tasks`.
             debug_assert!(false, "no place for a task although its slot was free");
             self.slots.put(slot);
             return None;
         };
-        let (channel, task) = (self.channels.get_mut(channel)?, self.tasks.get_mut(key)?);
+        let channel = self.channels.get_mut(channel)?;
         task.place = channel.roll.enter(key);
         if tagged {
             let registered = channel.srp.begin(tag, key.slot);
@@ -211,18 +211,38 @@ impl<F: Fabric> Shard<F> {
         // With few slots left, immediate data are copied so that their slot can be posted again: a
         // stalled device holds arena memory then, not what others receive into.
         let plenty = self.slots.counts().posted >= self.snapshot.limits.recv_low;
-        task.transfer = transfer(total, &task.buffer, block_bytes, |offset| {
+        let need = need(total, &task.buffer, block_bytes, |offset| {
             let at = task.slot.map_or(0, Slots::offset) + offset;
             plenty && at.is_multiple_of(align)
         });
+        // Field by field: it is what it was when the task came but for these.
+        task.transfer.total = total;
+        task.transfer.chunk_room = need.chunk_room;
+        task.transfer.chunk_at = need.table_bytes;
+        if need.in_slot {
+            task.transfer.source = Source::Slot;
+        } else {
+            task.transfer.need = need.table_bytes + need.chunk_room as usize;
+        }
         task.phase = Phase::Memory;
         Ok(())
     }
 }
 
+/// What a transfer needs.
+struct Need {
+    /// Most bytes of a chunk.
+    chunk_room: u32,
+    /// Bytes for an external table before the chunk.
+    table_bytes: usize,
+    /// The data stay in their receive slot.
+    in_slot: bool,
+}
+
 /// How `total` bytes move: in chunks of at most [`CHUNK_BYTES`], memory for an external table
 /// included, so that a task takes all its memory at once. Aligned immediate data need none.
-fn transfer(total: u32, buffer: &BufferRef, block_bytes: usize, aligned: impl Fn(usize) -> bool) -> Transfer {
+#[inline]
+fn need(total: u32, buffer: &BufferRef, block_bytes: usize, aligned: impl Fn(usize) -> bool) -> Need {
     let table = match buffer {
         BufferRef::External { table, .. } => (table.len_bytes as usize).next_multiple_of(4096),
         _ => 0,
@@ -230,14 +250,7 @@ fn transfer(total: u32, buffer: &BufferRef, block_bytes: usize, aligned: impl Fn
     let whole = (total as usize).next_multiple_of(block_bytes);
     let chunk_room = whole.min(CHUNK_BYTES - table);
     let in_slot = matches!(buffer, BufferRef::Immediate { offset, .. } if aligned(usize::from(*offset)));
-    Transfer {
-        total,
-        chunk_room: chunk_room as u32,
-        need: if in_slot { 0 } else { table + chunk_room },
-        chunk_at: table,
-        source: if in_slot { Source::Slot } else { Source::Pool },
-        ..Transfer::default()
-    }
+    Need { chunk_room: chunk_room as u32, table_bytes: table, in_slot }
 }
 
 /// The inbound value without a borrow of the slot: what a task keeps of its descriptors are plain

@@ -37,6 +37,7 @@ impl Pool {
     }
 
     /// Memory for `len_bytes`, unless somebody waits already or there is none.
+    #[inline]
     pub fn take(&mut self, len_bytes: usize) -> Option<Piece> {
         if !self.waiting.is_empty() {
             return None;

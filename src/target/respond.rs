@@ -98,14 +98,21 @@ impl<F: Fabric> Shard<F> {
                 self.responses.build(key, |buf| answer.emit(buf).expect("a response buffer holds 40 bytes"))
             }
             None => {
-                let sense = task.outcome.sense.map(|sense| sense.emit_fixed());
+                let emitted;
+                let sense: &[u8] = match &task.outcome.sense {
+                    None => &[],
+                    Some(sense) => {
+                        emitted = sense.emit_fixed();
+                        emitted.as_slice()
+                    }
+                };
                 let answer = CommandAnswer {
                     tag: task.tag,
                     sol_not: task.sol_not,
                     delta: delta_ahead,
                     status: task.outcome.status.code(),
                     residual: Residual::new(task.direction, task.buffer.len_bytes(), task.command_bytes),
-                    sense: sense.as_ref().map_or(&[], |sense| sense.as_slice()),
+                    sense,
                 };
                 self.responses.build(key, |buf| {
                     answer.emit(max_ti, buf).expect("a response buffer holds a response with sense")

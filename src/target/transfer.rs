@@ -10,7 +10,7 @@ use super::pipeline::{Step, chunk_done, fetched, wait};
 use super::probe::empty_write;
 use super::shard::Shard;
 use super::slots::Slots;
-use super::task::{Phase, Source, Task};
+use super::task::{Phase, Source, Task, Transfer};
 use super::why::Why;
 use super::wr::Tag;
 use crate::rdma::verbs::{Remote, SendOp, SendWr, SgeList, VerbsError};
@@ -80,22 +80,23 @@ impl<F: Fabric> Shard<F> {
         max_bytes: u32,
         wr: impl FnOnce(Piece, crate::rdma::verbs::Sge) -> SendWr,
     ) -> Result<(), VerbsError> {
-        let gone = VerbsError::NotFound("task");
-        let task = self.tasks.get(key).ok_or(gone.clone())?;
-        let mut transfer = task.transfer;
-        let piece = self.with_table(task, |table| transfer.cursor.next(table, max_bytes)).flatten();
+        let Some(task) = self.tasks.get(key) else { return Err(VerbsError::NotFound("task")) };
+        let Transfer { mut cursor, piece: memory, chunk_at, posted, .. } = task.transfer;
+        let piece = self.with_table(task, |table| cursor.next(table, max_bytes)).flatten();
         // The descriptors were checked to cover the buffer; an external table may have been
         // changed by nobody, since it lies in our memory.
-        let (Some(piece), Some(memory)) = (piece, transfer.piece) else {
+        let (Some(piece), Some(memory)) = (piece, memory) else {
             return Err(VerbsError::Invalid("descriptors that end before the data"));
         };
-        let at = transfer.chunk_at + transfer.posted as usize;
+        let at = chunk_at + posted as usize;
         let wr = wr(piece, self.pool.sge(memory, at, piece.len_bytes));
-        let task = self.tasks.get_mut(key).ok_or(gone.clone())?;
-        let channel = self.channels.get_mut(task.channel).ok_or(gone)?;
+        let Some(task) = self.tasks.get_mut(key) else { return Err(VerbsError::NotFound("task")) };
+        let Some(channel) = self.channels.get_mut(task.channel) else {
+            return Err(VerbsError::NotFound("channel"));
+        };
         self.fabric.post_send(now, channel.qp, &wr)?;
         channel.posted(wr.signaled);
-        task.transfer.cursor = transfer.cursor;
+        task.transfer.cursor = cursor;
         task.transfer.posted += piece.len_bytes;
         Ok(())
     }
@@ -149,17 +150,17 @@ impl<F: Fabric> Shard<F> {
     pub(super) fn deliver(&mut self, now: Time, key: Key) -> Step {
         loop {
             let Some(task) = self.tasks.get(key) else { return Step::Wait };
-            let transfer = task.transfer;
-            if transfer.posted == transfer.chunk {
+            let transfer = &task.transfer;
+            let left = transfer.chunk - transfer.posted;
+            let last_chunk = transfer.done + transfer.chunk == transfer.total;
+            let channel = task.channel;
+            if left == 0 {
                 return self.delivered(key);
             }
             if !self.has_turn(key) {
                 return self.wait_for_window(key);
             }
-            let last_chunk = transfer.done + transfer.chunk == transfer.total;
-            let channel = task.channel;
             let wants_signal = self.channels.get(channel).is_some_and(|channel| channel.wants_signal());
-            let left = transfer.chunk - transfer.posted;
             let posted = self.post_piece(now, key, left, |piece, sge| {
                 let ends_chunk = piece.len_bytes == left && !last_chunk;
                 SendWr {
