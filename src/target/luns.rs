@@ -46,6 +46,8 @@ pub struct OpenLun {
     pub tasks: u32,
     /// The configuration has it no more: it goes when its last task has ended.
     pub retired: bool,
+    /// It stands in [`Luns::busy`].
+    listed: bool,
 }
 
 impl OpenLun {
@@ -53,6 +55,11 @@ impl OpenLun {
     /// say for reasons of its own that it is full.
     pub fn is_stuck(&self) -> bool {
         !self.waiting.is_empty() && self.queue.in_flight() == 0
+    }
+
+    /// Whether a turn has nothing to look for here.
+    fn is_at_rest(&self) -> bool {
+        self.queue.in_flight() == 0 && self.held.is_empty() && self.waiting.is_empty()
     }
 }
 
@@ -62,7 +69,8 @@ pub struct Luns {
     /// Which of the open ones a LUN number means now.
     by_number: Box<[Option<Key>]>,
     numbers: Vec<u16>,
-    places: u32,
+    /// Those that a turn has to look at; a key may be stale.
+    busy: Vec<Key>,
     epoch: u64,
 }
 
@@ -82,7 +90,7 @@ impl Default for Luns {
             open: Slab::new(2 * MAX_LUNS),
             by_number: vec![None; usize::from(MAX_LUN) + 1].into(),
             numbers: Vec::new(),
-            places: 0,
+            busy: Vec::with_capacity(2 * MAX_LUNS),
             epoch: 0,
         }
     }
@@ -117,16 +125,47 @@ impl Luns {
         self.open.iter()
     }
 
-    /// The open LUN at a place, 0..[`Luns::places`].
+    /// An open LUN that is about to have something at its block device, or in line for it: turns look
+    /// at it from now until it is [at rest](Self::rest).
     #[inline]
-    pub fn at(&mut self, place: u32) -> Option<(Key, &mut OpenLun)> {
-        let key = self.open.key_at(place)?;
+    pub fn get_to_submit(&mut self, key: Key) -> Option<&mut OpenLun> {
+        let lun = self.open.get_mut(key)?;
+        if !lun.listed {
+            lun.listed = true;
+            self.busy.push(key);
+        }
+        Some(lun)
+    }
+
+    /// The busy LUN number `at`; none behind the last one.
+    #[inline]
+    pub fn busy_at(&mut self, at: usize) -> Option<(Key, &mut OpenLun)> {
+        // A LUN that is closed is at rest, and may have left its key here.
+        while self.open.get(*self.busy.get(at)?).is_none() {
+            self.busy.swap_remove(at);
+        }
+        let key = *self.busy.get(at)?;
         Some((key, self.open.get_mut(key)?))
     }
 
-    /// How many places were ever in use.
-    pub fn places(&self) -> u32 {
-        self.places
+    /// The busy LUN number `at` was looked at: if it has nothing left, another one has its number, or
+    /// none, and this is true.
+    #[inline]
+    pub fn rest(&mut self, at: usize) -> bool {
+        let lun = self.busy.get(at).and_then(|&key| self.open.get_mut(key));
+        let rests = lun.is_none_or(|lun| {
+            lun.listed = !lun.is_at_rest();
+            !lun.listed
+        });
+        if rests && at < self.busy.len() {
+            self.busy.swap_remove(at);
+        }
+        rests
+    }
+
+    /// The busy LUNs.
+    pub fn busy(&self) -> impl Iterator<Item = &OpenLun> {
+        self.busy.iter().filter_map(|&key| self.open.get(key))
     }
 
     /// Changes whenever a queue was opened or closed.
@@ -187,7 +226,6 @@ impl Luns {
             let number = usize::from(open.entry.lun);
             if let Ok(key) = self.open.insert(open) {
                 self.by_number[number] = Some(key);
-                self.places = self.places.max(key.slot + 1);
                 changes.inventory = true;
             }
         }
@@ -238,6 +276,7 @@ fn open_lun(entry: &LunEntry, pool: &Region, slots: &Region) -> Result<OpenLun, 
         stages: Stages::default(),
         tasks: 0,
         retired: false,
+        listed: false,
     })
 }
 
@@ -306,6 +345,44 @@ mod tests {
         assert_eq!(apply(&snapshot), Changes::default());
         let key = luns.find(0).unwrap();
         assert_eq!(luns.get(key).unwrap().info.blocks, 4096);
+    }
+
+    #[test]
+    fn a_turn_looks_where_something_is_going_on() {
+        let (pool, slots) = (Region::heap(4096), Region::heap(4096));
+        let mut luns = Luns::default();
+        let all: Vec<_> = (1..4).map(null).collect();
+        luns.apply(&snapshot(&[(0, &all[0]), (1, &all[1]), (2, &all[2])]), &pool, &slots).unwrap();
+        let keys = [0, 1, 2].map(|lun| luns.find(lun).unwrap());
+        assert!(luns.busy_at(0).is_none());
+        for key in [keys[0], keys[2], keys[0]] {
+            let lun = luns.get_to_submit(key).unwrap();
+            let (op, id) =
+                (bdev::Op::Read, bdev::IoId(u64::from(key.slot) << 8 | lun.queue.in_flight() as u64));
+            let (region, region_offset) = (lun.pool_region, 0);
+            lun.queue
+                .submit(bdev::Io { id, op, offset_bytes: 0, len_bytes: 512, region, region_offset })
+                .unwrap();
+        }
+        assert_eq!(luns.busy().count(), 2, "none stands there twice");
+        luns.get_to_submit(keys[1]).unwrap().waiting.push_back(keys[1]);
+        // The first has one of its two operations left, the others nothing.
+        let mut completions = Vec::with_capacity(1);
+        let (first, lun) = luns.busy_at(0).unwrap();
+        lun.queue.poll(reactors::time::Time::ZERO, &mut completions);
+        assert_eq!((first, completions.len()), (keys[0], 1));
+        assert!(!luns.rest(0), "it has more");
+        let (second, lun) = luns.busy_at(1).unwrap();
+        lun.queue.poll(reactors::time::Time::ZERO, &mut Vec::with_capacity(9));
+        assert_eq!(second, keys[2]);
+        assert!(luns.rest(1), "it has no more");
+        let (third, lun) = luns.busy_at(1).unwrap();
+        assert_eq!(third, keys[1]);
+        lun.waiting.clear();
+        // It is closed, whatever stands in the list.
+        luns.apply(&snapshot(&[(0, &all[0])]), &pool, &slots).unwrap();
+        assert!(luns.get(keys[1]).is_none() && luns.busy_at(1).is_none());
+        assert_eq!(luns.busy().count(), 1);
     }
 
     #[test]

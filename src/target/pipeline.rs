@@ -225,7 +225,7 @@ impl<F: Fabric> Shard<F> {
 
     fn submit_block(&mut self, key: Key) -> Step {
         let Some(task) = self.tasks.get_mut(key) else { return Step::Wait };
-        let (Some(op), Some(lun)) = (task.op, task.lun.and_then(|lun| self.luns.get_mut(lun))) else {
+        let (Some(op), Some(lun)) = (task.op, task.lun.and_then(|lun| self.luns.get_to_submit(lun))) else {
             return Step::Wait;
         };
         if let Some(range) = task.changed_range()

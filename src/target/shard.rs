@@ -294,11 +294,8 @@ impl<F: Fabric> Shard<F> {
     fn take_block_completions(&mut self, now: Time) -> usize {
         let mut taken = 0;
         let mut completions = std::mem::take(&mut self.completions);
-        for number in 0..self.luns.places() {
-            let Some((key, lun)) = self.luns.at(number) else { continue };
-            if lun.queue.in_flight() == 0 && lun.held.is_empty() && lun.waiting.is_empty() {
-                continue;
-            }
+        let mut at = 0;
+        while let Some((key, lun)) = self.luns.busy_at(at) {
             lun.queue.poll(now, &mut completions);
             taken += completions.len();
             self.stage_clock.batch();
@@ -306,6 +303,9 @@ impl<F: Fabric> Shard<F> {
                 self.on_block_completion(now, completion);
             }
             self.resume_lun(now, key);
+            if !self.luns.rest(at) {
+                at += 1;
+            }
         }
         self.completions = completions;
         taken
@@ -467,8 +467,8 @@ impl<F: Fabric> Poller for Shard<F> {
             return Time::ZERO;
         }
         // What is not polled, because nothing is in flight there, has no say.
-        let polled = self.luns.iter().filter(|(_, lun)| lun.queue.in_flight() > 0);
-        let block = polled.map(|(_, lun)| lun.queue.next_deadline()).min();
+        let polled = self.luns.busy().filter(|lun| lun.queue.in_flight() > 0);
+        let block = polled.map(|lun| lun.queue.next_deadline()).min();
         let slow = self.next_slow.min(self.next_drain());
         slow.min(self.fabric.next_deadline()).min(block.unwrap_or(Time::NEVER))
     }
