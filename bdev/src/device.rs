@@ -128,8 +128,9 @@ pub trait BlockQueue {
     /// had no effect, else with its own result. Unknown ids are ignored.
     fn cancel(&mut self, id: IoId);
 
-    /// Drives the device: hands what was submitted to the kernel (one system call at most, and
-    /// one to silence [`wait_fd`](Self::wait_fd) after a sleep) and appends what has completed to
+    /// Drives the device: hands what was submitted to the kernel (one system call at most,
+    /// one to silence [`wait_fd`](Self::wait_fd) after a sleep, and for a file that is in memory one for
+    /// each read) and appends what has completed to
     /// `completions`, up to its spare capacity. A queue with nothing in flight need not be polled.
     fn poll(&mut self, now: Time, completions: &mut Vec<Completion>);
 

@@ -2,6 +2,7 @@
 //! truncation, a full queue, cancellation, and waking a sleeper.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use bdev::testing::{Driver, wait_readable};
 use bdev::uring::{UringBdev, UringOptions};
 use bdev::{Bdev, IoError, Op, OpKind, SubmitError};
+use reactors::time::Time;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -566,4 +568,44 @@ fn cancelling_before_the_kernel_has_it_takes_effect() {
     let content = fs::read(&path).unwrap();
     assert_eq!((content[0], content[8192]), (0, 7));
     assert_eq!(device.stats().of(OpKind::Write).cancelled, 1);
+}
+
+/// A file that is nowhere but in memory, and a path that opens it.
+fn file_in_memory(len_bytes: u64) -> (File, PathBuf) {
+    let memfd = rustix::fs::memfd_create("disk", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let file = File::from(memfd);
+    file.set_len(len_bytes).unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    (file, path)
+}
+
+#[test]
+fn reads_of_a_file_in_memory_are_done_in_the_turn_that_takes_them() {
+    let (file, path) = file_in_memory(4 * MIB);
+    let device = open(&path);
+    let mut driver = Driver::open(&device, 64);
+    let bytes = pattern(MIB as usize, 8);
+    driver.write(0, &bytes).unwrap();
+    assert_eq!(driver.read(0, 4096).unwrap(), bytes[..4096]);
+    assert_eq!(driver.read(4096 + 512, 65536).unwrap(), bytes[4096 + 512..][..65536]);
+    assert_eq!(driver.read(MIB, 512).unwrap(), [0; 512], "a hole");
+    // More than one turn copies: all of it comes, a part at a time.
+    let ids: Vec<_> = (0..8).map(|n| driver.try_submit(Op::Read, n * MIB / 4, MIB / 4).unwrap()).collect();
+    let first = driver.poll().to_vec();
+    // With swap space the file may lie there, and reads go the way of all.
+    if rustix::system::sysinfo().totalswap == 0 {
+        assert!((1..8).contains(&first.len()), "{} of 2 MiB in one turn", first.len());
+        assert_eq!(driver.queue().next_deadline(), Time::ZERO, "the rest waits for nobody");
+    }
+    let mut done = first;
+    while driver.queue().in_flight() > 0 {
+        done.extend(driver.wait_some());
+    }
+    assert_eq!(done.len(), ids.len());
+    assert!(ids.iter().all(|id| done.iter().any(|done| done.id == *id && done.result.is_ok())));
+    assert_eq!(device.stats().of(OpKind::Read).errors, 0);
+    // It ends sooner than it did.
+    file.set_len(MIB + 512).unwrap();
+    assert_eq!(driver.run(Op::Read, MIB, 4096), Err(IoError::Truncated));
+    assert_eq!(driver.read(MIB - 512, 512).unwrap(), bytes[MIB as usize - 512..]);
 }

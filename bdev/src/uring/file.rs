@@ -55,6 +55,8 @@ pub(super) struct File {
     pub(super) path: PathBuf,
     pub(super) fd: OwnedFd,
     pub(super) direct: Option<Direct>,
+    /// A read is a copy and never waits.
+    pub(super) in_memory: bool,
     pub(super) stats: DeviceStats,
     /// All but the number of blocks.
     geometry: Geometry,
@@ -79,12 +81,14 @@ pub(super) struct File {
 impl File {
     /// Opens and measures `path`.
     pub(super) fn open(name: &str, path: &Path, options: &UringOptions) -> Result<File, OpenError> {
-        let Opened { fd, is_block_device, len_bytes, direct, geometry } = open::open(name, path, options)?;
+        let Opened { fd, is_block_device, len_bytes, direct, in_memory, geometry } =
+            open::open(name, path, options)?;
         Ok(File {
             name: name.to_owned(),
             path: fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()),
             fd,
             direct,
+            in_memory,
             stats: DeviceStats::default(),
             geometry,
             is_block_device,

@@ -30,6 +30,8 @@ pub(super) struct Opened {
     pub(super) is_block_device: bool,
     pub(super) len_bytes: u64,
     pub(super) direct: Option<Direct>,
+    /// A read is a copy and never waits; see [`is_memory`].
+    pub(super) in_memory: bool,
     pub(super) geometry: Geometry,
 }
 
@@ -86,7 +88,8 @@ pub(super) fn open(name: &str, path: &Path, options: &UringOptions) -> Result<Op
         write_zeroes: true,
         rotational: sysfs.rotational,
     };
-    Ok(Opened { fd, is_block_device, len_bytes, direct, geometry })
+    let in_memory = !is_block_device && is_memory(&fd);
+    Ok(Opened { fd, is_block_device, len_bytes, direct, in_memory, geometry })
 }
 
 /// The block size that was asked for, or the smallest there is.
@@ -211,6 +214,21 @@ pub(super) fn len_of(fd: &OwnedFd, is_block_device: bool) -> Result<u64, Errno> 
         return rustix::fs::seek(fd, SeekFrom::End(0));
     }
     Ok(rustix::fs::fstat(fd)?.st_size.unsigned_abs())
+}
+
+/// File systems whose data are nowhere else than in memory (linux/magic.h): tmpfs, ramfs.
+const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Whether everything of the file is in memory for good, so that a read of it never waits: its file
+/// system is of memory, and there is no swap space that it could have gone to. (Swap space that is
+/// added later can make a read wait for the swap device.)
+///
+/// io_uring asks a file for a read that does not wait, tmpfs does not say that it has one (Linux 6.18;
+/// RWF_NOWAIT is EOPNOTSUPP there as well), and so every read would go to a worker thread.
+fn is_memory(fd: &OwnedFd) -> bool {
+    let of_memory = rustix::fs::fstatfs(fd)
+        .is_ok_and(|file_system| MEMORY_FILE_SYSTEMS.contains(&(file_system.f_type as u64 & 0xffff_ffff)));
+    of_memory && rustix::system::sysinfo().totalswap == 0
 }
 
 /// Whether holes can be punched, asked beyond the end, where there is nothing to lose.
