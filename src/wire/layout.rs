@@ -3,7 +3,8 @@
 //! the one table, and a test holds every table to cover each bit just once, reserved bits too,
 //! so that whatever is parsed can be emitted again unchanged.
 //!
-//! For management messages, off the fast path: fields are moved bit by bit, not quickly.
+//! For management messages. They are off the fast path, but many connections may come or end at a time
+//! beside others at work, so that a field is moved in whole bytes; where it stands is known to the compiler.
 
 use super::num::{Psn, Qpn};
 
@@ -15,30 +16,37 @@ pub(crate) trait Field: Sized {
     fn write(&self, bytes: &mut [u8], at: usize, width: usize);
 }
 
-/// The `width` (at most 64) bits that begin at bit `at`.
+/// The `width` (1 to 64) bits that begin at bit `at`.
+#[inline]
 pub(crate) fn get_bits(bytes: &[u8], at: usize, width: usize) -> u64 {
-    (at..at + width).fold(0, |value, bit| value << 1 | u64::from(bytes[bit / 8] >> (7 - bit % 8) & 1))
+    let (first, end) = (at / 8, (at + width).div_ceil(8));
+    let whole = bytes[first..end].iter().fold(0u128, |whole, byte| whole << 8 | u128::from(*byte));
+    (whole >> (8 * end - (at + width))) as u64 & (u64::MAX >> (64 - width))
 }
 
-/// Writes the low `width` (at most 64) bits of `value` from bit `at` on.
+/// Writes the low `width` (1 to 64) bits of `value` from bit `at` on.
+#[inline]
 pub(crate) fn put_bits(bytes: &mut [u8], at: usize, width: usize, value: u64) {
-    for (index, bit) in (at..at + width).enumerate() {
-        let mask = 0x80 >> (bit % 8);
-        if value >> (width - 1 - index) & 1 != 0 {
-            bytes[bit / 8] |= mask;
-        } else {
-            bytes[bit / 8] &= !mask;
-        }
+    let (first, end) = (at / 8, (at + width).div_ceil(8));
+    let below = 8 * end - (at + width);
+    let mut value = u128::from(value) << below;
+    let mut mask = u128::from(u64::MAX >> (64 - width)) << below;
+    for byte in bytes[first..end].iter_mut().rev() {
+        *byte = *byte & !(mask as u8) | value as u8 & mask as u8;
+        value >>= 8;
+        mask >>= 8;
     }
 }
 
 macro_rules! number_field {
     ($($ty:ty: $value:ident => $from:expr, $this:ident => $into:expr;)*) => {
         $(impl Field for $ty {
+            #[inline]
             fn read(bytes: &[u8], at: usize, width: usize) -> Self {
                 let $value = get_bits(bytes, at, width);
                 $from
             }
+            #[inline]
             fn write(&self, bytes: &mut [u8], at: usize, width: usize) {
                 let $this = *self;
                 put_bits(bytes, at, width, $into);
@@ -57,10 +65,14 @@ number_field! {
 }
 
 impl<const N: usize> Field for [u8; N] {
+    #[inline]
     fn read(bytes: &[u8], at: usize, width: usize) -> Self {
         debug_assert!(at.is_multiple_of(8) && width == N * 8);
-        std::array::from_fn(|index| bytes[at / 8 + index])
+        let mut read = [0; N];
+        read.copy_from_slice(&bytes[at / 8..at / 8 + N]);
+        read
     }
+    #[inline]
     fn write(&self, bytes: &mut [u8], at: usize, width: usize) {
         debug_assert!(at.is_multiple_of(8) && width == N * 8);
         bytes[at / 8..at / 8 + N].copy_from_slice(self);
@@ -144,5 +156,11 @@ mod tests {
         let mut out = [0xff; 2];
         put_bits(&mut out, 4, 8, 0x5a);
         assert_eq!(out, [0xf5, 0xaf]);
+        put_bits(&mut out, 6, 1, u64::MAX - 1);
+        assert_eq!(out, [0xf5, 0xaf]);
+        // 64 bits in nine bytes.
+        let mut out = [0; 9];
+        put_bits(&mut out, 3, 64, 0x8000_0000_0000_0001);
+        assert_eq!((out[0], out[8], get_bits(&out, 3, 64)), (0x10, 0x20, 0x8000_0000_0000_0001));
     }
 }
