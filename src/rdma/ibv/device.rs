@@ -554,9 +554,7 @@ impl Verbs for Device {
             if let Some(slot) = last.and_then(|(_, key)| self.qps.get_mut(key)) {
                 match status {
                     crate::rdma::verbs::WcStatus::Success => slot.heard = self.now,
-                    // The device has moved it by itself. A late flush says nothing of a queue pair's next life.
-                    _ if slot.is_connected() => slot.state = QpState::Err,
-                    _ => {}
+                    _ => slot.work_failed(),
                 }
             }
             *to = Wc {

@@ -35,9 +35,12 @@ pub(super) struct QpSlot {
 }
 
 impl QpSlot {
-    /// Whether it is between INIT and its end, so that its work can fail.
-    pub(super) fn is_connected(&self) -> bool {
-        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+    /// Work of it failed: the device has moved it to ERR by itself. A late flush says nothing of a
+    /// queue pair's next life: only work of one that is connected can fail.
+    pub(super) fn work_failed(&mut self) {
+        if matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            self.state = QpState::Err;
+        }
     }
 }
 
@@ -74,7 +77,8 @@ impl Device {
                 Qp::new(parts).map_err(|why| failed("a queue pair", &why))?
             }
         };
-        if self.stock.len() + self.ordered < STOCK {
+        // As many logins of an initiator come together as it has channels.
+        while self.stock.len() + self.ordered < STOCK {
             self.ordered += 1;
             self.job(Job::Make { shard: self.seat.shard, parts: Box::new(parts.clone()) });
         }
@@ -143,5 +147,26 @@ impl Device {
             (_, None) => {}
         }
         self.events.push_back(AsyncEvent::QpRetired { qp: id, outcome });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_flush_says_nothing_of_a_recycled_queue_pair() {
+        let after = |state| {
+            let (qpn, init) = (Qpn::new(17), Attr::none());
+            let mut slot = QpSlot { qp: None, qpn, state, init, rts: None, heard: Time::ZERO };
+            slot.work_failed();
+            slot.state
+        };
+        for connected in [QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Err] {
+            assert_eq!(after(connected), QpState::Err);
+        }
+        for idle in [QpState::Reset, QpState::Init] {
+            assert_eq!(after(idle), idle);
+        }
     }
 }
