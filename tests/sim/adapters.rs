@@ -462,6 +462,58 @@ fn receives_that_a_dead_queue_pair_keeps() {
     }
 }
 
+/// libibverbs does not say how many receives are posted. After a queue pair that could not be drained
+/// the worst is assumed; after all others nothing.
+#[test]
+fn receives_that_nobody_can_count() {
+    for disorder in [false, true] {
+        let config = AdapterConfig { counts_receives: false, ..AdapterConfig::new(1, 2) };
+        let mut scene = Scene::on(config);
+        let script = match disorder {
+            true => Script {
+                taken: Taken { count: 3, back: None },
+                flush: Flush::Stuck { after: 0 },
+                ..Script::rxe_6_12()
+            },
+            false => Script::rxe_6_12(),
+        };
+        let victim = scene.victim(script);
+        scene.rig.leave(victim);
+        scene.gone(secs(12));
+        assert_eq!(scene.rig.count(|counts| counts.drains_overdue), u64::from(disorder));
+        assert_eq!(scene.rig.counter("queues_renewed"), 0, "others use them");
+        scene.rig.settle();
+        assert_eq!(scene.rig.counter("queues_renewed"), u64::from(disorder));
+        assert_eq!(scene.rig.counter("recv_lost"), 0, "nobody has counted");
+        // Whoever logs in now finds as many as there were.
+        let channel = scene.rig.login_on(20, Script::soft());
+        scene.rig.serves(channel);
+        scene.rig.settle();
+    }
+}
+
+#[test]
+fn a_late_flush_says_nothing_of_a_recycled_queue_pair() {
+    for (recycling, rest) in [(Recycling::NewNumber, ms(0)), (Recycling::SameNumber, secs(2))] {
+        // It comes while the queue pair is a spare, or serves its next channel.
+        for late in [ms(1), ms(30)] {
+            let mut scene = Scene::on(AdapterConfig { recycling, ..AdapterConfig::new(1, 2) });
+            let victim = scene.victim(Script { remains: Remains::Late(late), ..Script::rxe_6_12() });
+            scene.rig.leave(victim);
+            scene.gone(secs(2));
+            scene.rig.until("it is a spare", |rig| rig.count(|counts| counts.qps_recycled) == 1);
+            scene.rig.run(rest);
+            let next = scene.rig.login_on(20, Script::soft());
+            scene.rig.run(ms(100));
+            scene.rig.serves(next);
+            scene.serve_neighbours();
+            assert_eq!(scene.rig.count(|counts| counts.qps_reused), 1);
+            assert_eq!(scene.rig.count(|counts| counts.channels_ended()), 1);
+            scene.rig.settle();
+        }
+    }
+}
+
 #[test]
 fn commands_that_complete_after_their_queue_pair_has_died() {
     for receive in [us(50), ms(2), ms(120)] {

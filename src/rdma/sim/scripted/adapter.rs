@@ -34,12 +34,21 @@ pub struct AdapterConfig {
     pub recycling: Recycling,
     /// Whether it says that LAST_WQE_REACHED comes.
     pub last_wqe_event: bool,
+    /// Whether it says how many receives lie in a shared receive queue, which libibverbs does not.
+    pub counts_receives: bool,
 }
 
 impl AdapterConfig {
     /// An adapter that recycles queue pairs under their number.
     pub fn new(seed: u64, shards: usize) -> AdapterConfig {
-        AdapterConfig { seed, shards, max_qp: 64, recycling: Recycling::SameNumber, last_wqe_event: true }
+        AdapterConfig {
+            seed,
+            shards,
+            max_qp: 64,
+            recycling: Recycling::SameNumber,
+            last_wqe_event: true,
+            counts_receives: true,
+        }
     }
 }
 

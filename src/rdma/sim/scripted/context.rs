@@ -243,7 +243,10 @@ impl Device for Context {
     }
 
     fn posted_srq_recvs(&self, srq: SrqId) -> Option<u32> {
-        self.with(|inner, shard| inner.sides[shard].srqs.get(srq.0).map(|srq| srq.len() as u32))
+        self.with(|inner, shard| {
+            let srq = inner.sides[shard].srqs.get(srq.0).filter(|_| inner.config.counts_receives);
+            srq.map(|srq| srq.len() as u32)
+        })
     }
 
     fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
