@@ -3,8 +3,10 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use reactors::clock::Clock;
@@ -23,6 +25,8 @@ use crate::wire::srp::PortId;
 pub const DEFAULT_PORT: u16 = 5555;
 /// The first half of our initiator port ids: "srpoll" and a version.
 const INITIATOR_EXTENSION: u64 = 0x7372_706f_6c6c_0001;
+/// Initiators of a user over shared memory at a time, at most.
+const MAX_CLAIMS: u16 = 1024;
 
 /// Who talks to whom.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -90,18 +94,18 @@ pub struct ShmEndpoint {
     pub port: PortId,
     /// What the thread that drives the session does without work.
     pub idle: Idle,
-    guid: u64,
+    who: Arc<Claim>,
 }
 
 impl ShmEndpoint {
-    /// One more initiator of this process.
-    pub fn new(socket: PathBuf, port: PortId, idle: Idle) -> ShmEndpoint {
-        ShmEndpoint { socket, port, idle, guid: guid_of_process() }
+    /// One more initiator of our user.
+    pub fn new(socket: PathBuf, port: PortId, idle: Idle) -> io::Result<ShmEndpoint> {
+        Ok(ShmEndpoint { socket, port, idle, who: Arc::new(Claim::new("srpoll-initiator")?) })
     }
 
     /// A session of one channel. All data go by RDMA: one copy, where immediate data take two.
     pub fn session(&self) -> SessionConfig {
-        let initiator = PortId::new(INITIATOR_EXTENSION, self.guid);
+        let initiator = PortId::new(INITIATOR_EXTENSION, self.who.guid());
         SessionConfig {
             path_mtu: PathMtu::B4096,
             target: self.port,
@@ -112,7 +116,7 @@ impl ShmEndpoint {
 
     /// The device of our side.
     pub fn device(&self) -> anyhow::Result<shm::Device> {
-        let config = shm::DeviceConfig::new(self.guid).and_then(|config| {
+        let config = shm::DeviceConfig::new(self.who.guid()).and_then(|config| {
             shm::Device::new(shm::DeviceConfig {
                 target: Some(self.socket.clone()),
                 sleeps_after: match self.idle {
@@ -126,13 +130,34 @@ impl ShmEndpoint {
     }
 }
 
-/// A GUID that no other initiator of this host has: ours, and locally administered; our process in
-/// its low half.
-fn guid_of_process() -> u64 {
-    static MADE: AtomicU8 = AtomicU8::new(0);
-    let made = u64::from(MADE.fetch_add(1, Ordering::Relaxed));
-    let uid = u64::from(rustix::process::geteuid().as_raw() & 0xffff);
-    0x02 << 56 | made << 48 | uid << 32 | u64::from(std::process::id())
+/// A number that no other initiator of our user has at present: the least that is free, so that the first
+/// one, and who is alone, is always the same to an access list. What marks it as taken is a name in the
+/// abstract namespace, which the kernel takes back however we end.
+#[derive(Debug)]
+struct Claim {
+    number: u16,
+    uid: u32,
+    _mark: UnixListener,
+}
+
+impl Claim {
+    fn new(what: &str) -> io::Result<Claim> {
+        let uid = rustix::process::geteuid().as_raw();
+        for number in 0..MAX_CLAIMS {
+            let name = UnixAddr::from_abstract_name(format!("{what}-{uid}-{number}"))?;
+            match UnixListener::bind_addr(&name) {
+                Ok(mark) => return Ok(Claim { number, uid, _mark: mark }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::other(format!("{MAX_CLAIMS} initiators of this user are there already")))
+    }
+
+    /// A GUID: ours, and locally administered; the number, then the user.
+    fn guid(&self) -> u64 {
+        0x02 << 56 | u64::from(self.number) << 32 | u64::from(self.uid)
+    }
 }
 
 /// A GUID that stays the same for an address: ours, and locally administered.
@@ -194,6 +219,17 @@ mod tests {
         assert_eq!(guid("127.0.0.1"), guid("::ffff:127.0.0.1"));
         assert_ne!(guid("127.0.0.1"), guid("127.0.0.2"));
         assert_ne!(guid("fd00::1"), guid("fd01::1"));
-        assert_ne!(guid_of_process(), guid_of_process());
+    }
+
+    #[test]
+    fn who_is_alone_on_a_host_is_always_the_same() {
+        let what = format!("srpoll-test-{}", std::process::id());
+        let claim = || Claim::new(&what).unwrap();
+        let (first, second) = (claim(), claim());
+        let alone = first.guid();
+        assert_eq!(alone, 0x0200_0000_0000_0000 | u64::from(rustix::process::geteuid().as_raw()));
+        assert_eq!(second.guid(), alone | 1 << 32);
+        drop(first);
+        assert_eq!(claim().guid(), alone);
     }
 }

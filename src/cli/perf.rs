@@ -178,7 +178,7 @@ pub fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("signals cannot be caught")?;
     }
-    if let Some(shm) = args.shm_endpoint() {
+    if let Some(shm) = args.shm_endpoint()? {
         return drive::run(args, shm.device()?, args.session(shm.session())?, core, &stop);
     }
     let endpoint = args.endpoint().context("--target, and --local or --ibv, say who talks to whom")?;
@@ -203,8 +203,9 @@ impl PerfArgs {
         Some(Endpoint { target, local, port: self.port(), fault: self.fault, singly: self.singly })
     }
 
-    fn shm_endpoint(&self) -> Option<ShmEndpoint> {
-        Some(ShmEndpoint::new(self.shm.clone()?, self.port(), self.idle))
+    fn shm_endpoint(&self) -> anyhow::Result<Option<ShmEndpoint>> {
+        let endpoint = |socket| ShmEndpoint::new(socket, self.port(), self.idle);
+        self.shm.clone().map(endpoint).transpose().context("no name for an initiator over shared memory")
     }
 
     /// Whom we log in to, in words.
@@ -283,7 +284,7 @@ mod tests {
     #[test]
     fn a_socket_takes_the_place_of_addresses() {
         let shm = parse("--shm /run/s --rw read --bs 4k --qd 1").unwrap();
-        assert_eq!(shm.shm_endpoint().unwrap().socket, PathBuf::from("/run/s"));
+        assert_eq!(shm.shm_endpoint().unwrap().unwrap().socket, PathBuf::from("/run/s"));
         assert_eq!(shm.target_words(), "/run/s");
         for both in ["--local 127.0.0.1", "--target 127.0.0.1", "--fault drop=1%", "--singly"] {
             assert!(parse(&format!("--shm /run/s {both} --rw read --bs 4k --qd 1")).is_err(), "{both}");

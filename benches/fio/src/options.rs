@@ -63,7 +63,8 @@ fn way(target: &str, local: Option<&str>, job: u32) -> anyhow::Result<Way> {
     if let Some(socket) = target.strip_prefix(SHM) {
         ensure!(!socket.is_empty(), "target={SHM} names no socket");
         ensure!(local.is_none(), "local= is for targets on a network, and target={target} is none");
-        return Ok(Way::Shm(ShmEndpoint::new(PathBuf::from(socket), PortId::UNSPECIFIED, Idle::Spin)));
+        let endpoint = ShmEndpoint::new(PathBuf::from(socket), PortId::UNSPECIFIED, Idle::Spin);
+        return Ok(Way::Shm(endpoint.context("no name for an initiator over shared memory")?));
     }
     let local = local
         .ok_or_else(|| anyhow!("local= is missing: an address of this machine, or FIRST..LAST, one a job"))?;
