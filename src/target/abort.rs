@@ -135,6 +135,7 @@ impl<F: Fabric> Shard<F> {
         let (tagged, tag, place) = (std::mem::take(&mut task.tagged), task.tag, task.place);
         let Some(channel) = self.channels.get_mut(task.channel) else { return };
         channel.backed += u32::from(keeps_slot);
+        self.draining.woken |= channel.exit.is_some();
         if tagged {
             channel.srp.end(tag);
         }

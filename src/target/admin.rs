@@ -65,9 +65,7 @@ impl<F: Fabric> Shard<F> {
             Request::Apply(snapshot) => self.apply(snapshot, reply),
             Request::AddListener(listener) => reply.send(self.add_listener(listener)),
             Request::RemoveListener(listener) => reply.send(self.remove_listener(&listener)),
-            Request::EndSessionsOf(listener) => {
-                reply.send(Reply::Count(self.end_sessions_of(now, &listener)))
-            }
+            Request::EndSessionsOf(listener) => reply.send(Reply::Count(self.end_sessions_of(&listener))),
             Request::Pending { min_age, most } => {
                 reply.send(Reply::Pending(Box::new(self.pending(now, min_age, most))));
             }
@@ -76,7 +74,7 @@ impl<F: Fabric> Shard<F> {
             Request::SayFarewells(list) => reply.send(Reply::Count(self.say_farewells(now, &list))),
             Request::Stats => reply.send(Reply::Stats(Box::new(self.stats()))),
             Request::Stages { lun, reset } => reply.send(Reply::Stages(self.luns.read_stages(lun, reset))),
-            Request::Disconnect(session) => reply.send(Reply::Count(self.disconnect(now, session))),
+            Request::Disconnect(session) => reply.send(Reply::Count(self.disconnect(session))),
             Request::Drain(within) => self.leave(now, within, reply),
             Request::Stop => {
                 self.admin.stopped = true;
@@ -206,13 +204,13 @@ impl<F: Fabric> Shard<F> {
         told
     }
 
-    fn disconnect(&mut self, now: Time, session: SessionId) -> usize {
-        self.end_channels(now, &Why::Kicked, |channel| session_id(&channel.nexus.id) == session)
+    fn disconnect(&mut self, session: SessionId) -> usize {
+        self.end_channels(&Why::Kicked, |channel| session_id(&channel.nexus.id) == session)
     }
 
     /// Ends the channels that came by a listener. IB CM has no port: its service is the address's.
-    fn end_sessions_of(&mut self, now: Time, listener: &Listener) -> usize {
-        self.end_channels(now, &Why::ListenerRemoved, |channel| match (listener, channel.service) {
+    fn end_sessions_of(&mut self, listener: &Listener) -> usize {
+        self.end_channels(&Why::ListenerRemoved, |channel| match (listener, channel.service) {
             (Listener::Ip(address), Service::RdmaCm { port }) => {
                 channel.path.local == address.ip() && port == address.port()
             }

@@ -4,6 +4,7 @@
 use super::accept::Acceptor;
 use super::fabric::Fabric;
 use super::shard::Shard;
+use super::task::Task;
 use crate::srp::task::TaskState;
 
 /// What is wrong, one sentence each; empty if nothing is.
@@ -27,7 +28,9 @@ impl<F: Fabric> Shard<F> {
         let out: usize = tasks().filter_map(|task| task.transfer.piece).map(|piece| piece.len_bytes).sum();
         let used = self.pool.capacity_bytes() - self.pool.free_bytes();
         compare(&mut findings, "bytes of the pool in use", used, out);
-        let waiting = tasks().filter(|task| task.state == TaskState::WaitMemory).count();
+        // One that was served, and whose queue pair then took nothing, ends with its channel.
+        let in_line = |task: &&Task| task.state == TaskState::WaitMemory && task.transfer.piece.is_none();
+        let waiting = tasks().filter(in_line).count();
         compare(&mut findings, "tasks in line for memory", self.pool.waiting(), waiting);
         self.audit_channels(&mut findings);
         for (key, lun) in self.luns.iter() {
@@ -62,7 +65,7 @@ impl<F: Fabric> Shard<F> {
             compare(findings, &format!("READs of {name}"), channel.reads_in_flight.into(), reads);
         }
         // What outlives its channel may keep the promise of a slot.
-        let orphaned = |task: &super::task::Task| task.backed && self.channels.get(task.channel).is_none();
+        let orphaned = |task: &Task| task.backed && self.channels.get(task.channel).is_none();
         granted += self.tasks.iter().filter(|(_, task)| orphaned(task)).count() as u32;
         let loose = self.tasks.iter().filter(|(_, task)| !task.attached && !task.backed).count();
         compare(findings, "tasks without a promise", self.loose, loose);

@@ -80,9 +80,9 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// An end that begins now, with so many tasks in progress.
-    pub fn new(now: Time, why: Why, tasks: usize) -> Exit {
-        Exit { why, drain: Drain::new(now, QUIESCE_WITHIN), untold: tasks, logins: Vec::new() }
+    /// An end that begins now.
+    pub fn new(now: Time, why: Why) -> Exit {
+        Exit { why, drain: Drain::new(now, QUIESCE_WITHIN), untold: 0, logins: Vec::new() }
     }
 }
 

@@ -1,8 +1,12 @@
 //! The end of a channel: from the first sign of its death until it is gone and its queue pair goes
 //! its own way (`retire`). See `life` for the states, `drain` for the waits and their reasons.
 //!
-//! Many may die at once, beside others that live: [`Shard::end_channel`] does only what cannot wait,
-//! and the rest is done in the slow lane, a few tasks and channels in each turn.
+//! Many may die at once, beside others that live: [`Shard::end_channel`] only puts its channel down as
+//! a dying one, which takes nothing any more. The rest is done in the slow lane, step by step, and
+//! one step in every few turns: a command of a living channel waits for one short step now and then,
+//! however many die.
+
+use std::collections::VecDeque;
 
 use reactors::slab::Key;
 use reactors::time::Time;
@@ -22,31 +26,115 @@ use super::wr::Tag;
 use crate::rdma::verbs::{ConnId, QpId, QpModify, VerbsError, Wc, WcStatus};
 use crate::srp::task::Owner;
 
-/// Tasks of dying channels that are ended in one turn, so that a living channel on the same shard is
-/// not held up by many dying ones.
-const TASKS_A_TURN: usize = 32;
-/// Channels that are buried in one turn.
-const BURIALS_A_TURN: usize = 4;
+/// Turns from one step (a task is told, a marker is posted) to the next. A step takes as long as a turn
+/// without work or two; a command takes some dozen turns.
+const TURNS_A_STEP: u32 = 4;
+/// Turns from a long step to the next one: a queue pair goes to ERR and its peer is told, or a channel is
+/// buried and its queue pair recycled.
+const TURNS_A_LONG_STEP: u32 = 8;
+/// For each so many dying channels there is one step at a time: so many of them are gone after a few
+/// milliseconds, and ten times as many, too.
+const CROWD: usize = 64;
+/// Dying channels that are looked at for each step. Most of those that wait for their device or their
+/// tasks still do.
+const LOOKS_A_STEP: usize = 4;
 
 /// The dying channels of a shard.
 pub(super) struct Draining {
+    /// Those that many at a time are to end, and why.
+    verdicts: VecDeque<(Key, Why)>,
+    /// Those whose queue pairs are to go to ERR, in the order in which they were put down.
+    sentenced: VecDeque<Key>,
+    /// The others.
     keys: Vec<Key>,
+    /// Where the next look goes.
+    cursor: usize,
+    /// How many looks are left of the present round through all of them.
+    unlooked: usize,
+    /// Turns until the next step.
+    turns: u32,
     /// One of them may go on now.
     pub(super) woken: bool,
     /// At the latest then one of them goes on.
-    pub(super) next: Time,
-}
-
-impl Default for Draining {
-    fn default() -> Draining {
-        Draining { keys: Vec::new(), woken: false, next: Time::NEVER }
-    }
+    next: Time,
 }
 
 impl Draining {
-    pub(super) fn len(&self) -> usize {
-        self.keys.len()
+    /// Room for so many.
+    pub(super) fn new(channels: usize) -> Draining {
+        Draining {
+            verdicts: VecDeque::with_capacity(channels),
+            sentenced: VecDeque::with_capacity(channels),
+            keys: Vec::with_capacity(channels),
+            cursor: 0,
+            unlooked: 0,
+            turns: 0,
+            woken: false,
+            next: Time::NEVER,
+        }
     }
+
+    pub(super) fn len(&self) -> usize {
+        self.sentenced.len() + self.keys.len()
+    }
+
+    /// When one of them goes on.
+    pub(super) fn next(&self) -> Time {
+        let waits = self.verdicts.is_empty() && self.sentenced.is_empty();
+        if self.woken || self.unlooked > 0 || !waits { Time::ZERO } else { self.next }
+    }
+
+    /// Begins another round, if it is time.
+    fn begin_round(&mut self, now: Time) {
+        let woken = std::mem::take(&mut self.woken);
+        if self.unlooked == 0 && (woken || now >= self.next) {
+            self.next = Time::NEVER;
+            self.unlooked = self.keys.len();
+        } else if woken {
+            self.unlooked = self.keys.len();
+        }
+    }
+
+    /// Something may have happened to any of them.
+    pub(super) fn wake(&mut self) {
+        self.woken |= !self.keys.is_empty();
+    }
+
+    /// The next one that is to be looked at in this round.
+    fn look(&mut self) -> Option<Key> {
+        self.unlooked = self.unlooked.checked_sub(1)?;
+        if self.cursor >= self.keys.len() {
+            self.cursor = 0;
+        }
+        self.keys.get(self.cursor).copied()
+    }
+
+    /// The one that was just looked at waits until then.
+    fn waits(&mut self, until: Time) {
+        self.next = self.next.min(until);
+        self.cursor += 1;
+    }
+
+    /// The one that was just looked at goes on in the next turn.
+    fn goes_on(&mut self) {
+        self.unlooked += 1;
+    }
+
+    /// The one that was just looked at is over.
+    fn is_over(&mut self) {
+        self.keys.swap_remove(self.cursor);
+    }
+}
+
+/// What a look at a dying channel led to.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Look {
+    /// It waits.
+    Wait(Time),
+    /// It has something to do, and this turn's steps are done.
+    Stopped,
+    /// It is over, in this way.
+    Over(LifeEvent),
 }
 
 impl<F: Fabric> Shard<F> {
@@ -63,6 +151,8 @@ impl<F: Fabric> Shard<F> {
         tracing::debug!(shard = self.index, qpn = %wc.qpn, work = ?Tag::parse(wc.wr_id), status = ?wc.status,
             "a work request failed");
         let Some(&key) = self.by_qpn.get(&wc.qpn) else { return };
+        // One that drains may wait for room in its send queue.
+        self.draining.wake();
         let why = match wc.status {
             WcStatus::WrFlush => Why::QueuePair,
             status => Why::WorkRequest(status),
@@ -82,27 +172,42 @@ impl<F: Fabric> Shard<F> {
         }
     }
 
-    /// Ends all channels.
+    /// Ends all channels: nobody is left to be held up.
     pub(super) fn end_all_channels(&mut self, now: Time, why: &Why) {
-        self.end_channels(now, why, |_| true);
-    }
-
-    /// Ends those channels that are `meant`; gives how many there were.
-    pub(super) fn end_channels(&mut self, now: Time, why: &Why, meant: impl Fn(&Channel) -> bool) -> usize {
-        let living = self.channels.iter().filter(|(_, channel)| channel.life.takes_ius());
-        let keys: Vec<Key> = living.filter(|(_, channel)| meant(channel)).map(|(key, _)| key).collect();
-        for &key in &keys {
+        for key in self.living(|_| true) {
             self.end_channel(now, key, why.clone());
         }
+    }
+
+    /// Ends those channels that are `meant`, one after the other, in the slow lane; gives how many there
+    /// are.
+    pub(super) fn end_channels(&mut self, why: &Why, meant: impl Fn(&Channel) -> bool) -> usize {
+        let keys = self.living(meant);
+        self.draining.verdicts.extend(keys.iter().map(|&key| (key, why.clone())));
         keys.len()
     }
 
-    /// Ends a channel; idempotent. Its queue pair goes to ERR; the rest follows in the slow lane.
+    fn living(&self, meant: impl Fn(&Channel) -> bool) -> Vec<Key> {
+        let living = self.channels.iter().filter(|(_, channel)| channel.life.takes_ius());
+        living.filter(|(_, channel)| meant(channel)).map(|(key, _)| key).collect()
+    }
+
+    /// Ends a channel; idempotent. From now on it takes nothing; its queue pair goes to ERR, and what
+    /// follows from that is done, in the slow lane.
     pub(super) fn end_channel(&mut self, now: Time, key: Key, why: Why) {
         let Some(channel) = self.channels.get_mut(key).filter(|channel| channel.life.takes_ius()) else {
             return;
         };
         channel.life.advance(LifeEvent::End);
+        self.counts.exits.count(&why);
+        channel.exit = Some(Box::new(Exit::new(now, why)));
+        self.draining.sentenced.push_back(key);
+    }
+
+    /// The queue pair of a channel that ends goes to ERR, and shard 0 is told.
+    fn carry_out(&mut self, now: Time, key: Key) {
+        let Some(channel) = self.channels.get_mut(key) else { return };
+        let Some(exit) = &mut channel.exit else { return };
         tracing::debug!(
             shard = self.index,
             qpn = %channel.qpn,
@@ -110,12 +215,11 @@ impl<F: Fabric> Shard<F> {
             peer = %channel.peer,
             channel = channel.index,
             tasks = channel.roll.len(),
-            "channel ends: {why}"
+            "channel ends: {}", exit.why
         );
-        self.counts.exits.count(&why);
-        let cut = channel.roll.len() as u32;
-        self.peers.send(0, Message::Ending { conn: channel.conn, why: why.clone(), cut });
-        channel.exit = Some(Box::new(Exit::new(now, why, channel.roll.len())));
+        exit.untold = channel.roll.len();
+        let (why, cut) = (exit.why.clone(), exit.untold as u32);
+        self.peers.send(0, Message::Ending { conn: channel.conn, why, cut });
         if let Err(error) = self.fabric.modify_qp(now, channel.qp, &QpModify::Err) {
             self.counts.err_refused += 1;
             tracing::debug!(shard = self.index, qpn = %channel.qpn, %error, "a queue pair cannot go to ERR");
@@ -152,40 +256,60 @@ impl<F: Fabric> Shard<F> {
         }
     }
 
-    /// Moves dying channels on.
-    pub(super) fn step_drains(&mut self, now: Time) {
-        self.draining.woken = false;
-        self.draining.next = Time::NEVER;
-        let (mut tasks, mut burials) = (TASKS_A_TURN, BURIALS_A_TURN);
-        let mut index = 0;
-        while let Some(&key) = self.draining.keys.get(index) {
-            let step = self.step_drain(now, key, &mut tasks);
-            if let Step::Wait(until) = step {
-                self.draining.next = self.draining.next.min(until);
-                index += 1;
-                continue;
-            }
-            if burials == 0 {
-                self.draining.woken = true;
-                return;
-            }
-            burials -= 1;
-            self.draining.keys.swap_remove(index);
-            if step == Step::Overdue {
-                self.give_up(key);
-            }
-            let event = if step == Step::Quiet { LifeEvent::Quiet } else { LifeEvent::Overdue };
-            self.bury(now, key, event);
+    /// Moves dying channels on, a few steps; gives how many.
+    pub(super) fn step_drains(&mut self, now: Time) -> usize {
+        self.draining.turns = self.draining.turns.saturating_sub(1);
+        if self.draining.turns > 0 {
+            return 0;
         }
+        let steps = (self.draining.verdicts.len() + self.draining.len()).div_ceil(CROWD);
+        let mut left = steps;
+        while left > 0 {
+            // Some other end may have been faster.
+            if self.draining.sentenced.is_empty()
+                && let Some((key, why)) = self.draining.verdicts.pop_front()
+            {
+                self.end_channel(now, key, why);
+            }
+            let Some(key) = self.draining.sentenced.pop_front() else { break };
+            left -= 1;
+            self.draining.turns = TURNS_A_LONG_STEP;
+            self.carry_out(now, key);
+        }
+        self.draining.begin_round(now);
+        for _ in 0..left * LOOKS_A_STEP {
+            let Some(key) = self.draining.look() else { break };
+            match self.look_at(now, key, &mut left) {
+                Look::Wait(until) => self.draining.waits(until),
+                Look::Stopped => {
+                    self.draining.goes_on();
+                    break;
+                }
+                Look::Over(event) => {
+                    self.draining.turns = TURNS_A_LONG_STEP;
+                    self.draining.is_over();
+                    if event == LifeEvent::Overdue {
+                        self.give_up(key);
+                    }
+                    self.bury(now, key, event);
+                }
+            }
+        }
+        self.draining.turns = self.draining.turns.max(TURNS_A_STEP);
+        steps - left
     }
 
-    fn step_drain(&mut self, now: Time, key: Key, tasks: &mut usize) -> Step {
-        if !self.end_tasks_of(now, key, tasks) {
-            return Step::Wait(now);
+    /// Looks whether a dying channel may go on, and takes its next steps, as far as some are `left`.
+    fn look_at(&mut self, now: Time, key: Key, left: &mut usize) -> Look {
+        if !self.end_tasks_of(now, key, left) {
+            return Look::Stopped;
         }
-        let Some(channel) = self.channels.get_mut(key) else { return Step::Quiet };
-        let Some(exit) = &mut channel.exit else { return Step::Quiet };
+        let over = LifeEvent::Quiet;
+        let Some(channel) = self.channels.get_mut(key) else { return Look::Over(over) };
+        let Some(exit) = &mut channel.exit else { return Look::Over(over) };
         if exit.drain.wants_marker() {
+            let Some(fewer) = left.checked_sub(1) else { return Look::Stopped };
+            *left = fewer;
             match self.fabric.post_send(now, channel.qp, &empty_write(Tag::Marker.bits(key))) {
                 Ok(()) => exit.drain.marker_posted(),
                 // The completions of what fills the queue come first; then it is tried again.
@@ -204,7 +328,18 @@ impl<F: Fabric> Shard<F> {
         let awaited = (0..roll.len())
             .filter_map(|place| roll.get(place))
             .filter(|key| self.tasks.get(*key).is_none_or(|task| !task.is_stranded()));
-        exit.drain.step(now, channel.last_wqe, awaited.count(), self.queues.empties)
+        let event = match exit.drain.step(now, channel.last_wqe, awaited.count(), self.queues.empties) {
+            Step::Wait(until) => return Look::Wait(until),
+            Step::Quiet => LifeEvent::Quiet,
+            Step::Overdue => LifeEvent::Overdue,
+        };
+        match left.checked_sub(1) {
+            Some(fewer) => {
+                *left = fewer;
+                Look::Over(event)
+            }
+            None => Look::Stopped,
+        }
     }
 
     /// Ends tasks of a channel, `left` at most; whether all have been told. What the block device has

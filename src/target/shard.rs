@@ -58,8 +58,8 @@ const NO_WC: Wc =
     Wc { wr_id: 0, status: WcStatus::Success, opcode: WcOpcode::Send, len_bytes: 0, qpn: Qpn::GSI };
 /// Batches of completions taken in one turn, so that no source starves the others.
 const BATCHES_A_TURN: usize = 8;
-/// Messages taken in one turn.
-const MESSAGES_A_TURN: usize = 64;
+/// Messages taken in one turn, and events of connections, so that many at a time hold up nobody.
+const MESSAGES_A_TURN: usize = 8;
 /// How often the slow lane looks while something is in it.
 const SLOW_BUSY: Duration = Duration::from_millis(2);
 /// How often the slow lane looks at idle channels.
@@ -208,7 +208,7 @@ impl<F: Fabric> Shard<F> {
             acceptor: (seed.index == 0)
                 .then(|| Acceptor::new(seed.peers.shards(), limits.recv_slots, seed.seatings)),
             peers: seed.peers,
-            draining: Draining::default(),
+            draining: Draining::new(2 * limits.max_channels as usize),
             retirements: Retirements::default(),
             spares: Spares::new(caps.recycling, SPARE_QUEUE_PAIRS.min(limits.max_channels as usize)),
             loose: 0,
@@ -380,7 +380,8 @@ impl<F: Fabric> Shard<F> {
     fn take_connection_events(&mut self, now: Time) -> usize {
         let Some(acceptor) = &mut self.acceptor else { return 0 };
         let mut taken = 0;
-        while let Some(event) = self.fabric.poll_conn() {
+        while taken < MESSAGES_A_TURN {
+            let Some(event) = self.fabric.poll_conn() else { break };
             taken += 1;
             let (net, peers) = (&mut self.fabric, &mut self.peers);
             match event {
@@ -400,7 +401,8 @@ impl<F: Fabric> Shard<F> {
     }
 
     fn slow_lane(&mut self, now: Time) {
-        self.step_drains(now);
+        // Dying channels are woken by what happens to them; here, too, lest one be forgotten.
+        self.draining.wake();
         self.step_retirements(now);
         self.settle_queues(now);
         self.step_endings(now);
@@ -423,11 +425,6 @@ impl<F: Fabric> Shard<F> {
     /// Something was put into the slow lane: it is looked at in this turn.
     pub(super) fn wake_slow_lane(&mut self) {
         self.next_slow = Time::ZERO;
-    }
-
-    /// When a dying channel goes on.
-    fn next_drain(&self) -> Time {
-        if self.draining.woken { Time::ZERO } else { self.draining.next }
     }
 
     /// Whether something waits that no descriptor announces.
@@ -454,10 +451,11 @@ impl<F: Fabric> Poller for Shard<F> {
             tracing::error!(shard = self.index, %error, "receive slots cannot be posted");
         }
         work += self.peers.flush();
+        if now >= self.draining.next() {
+            work += self.step_drains(now);
+        }
         if now >= self.next_slow {
             self.slow_lane(now);
-        } else if now >= self.next_drain() {
-            self.step_drains(now);
         }
         Busy(work)
     }
@@ -469,7 +467,7 @@ impl<F: Fabric> Poller for Shard<F> {
         // What is not polled, because nothing is in flight there, has no say.
         let polled = self.luns.busy().filter(|lun| lun.queue.in_flight() > 0);
         let block = polled.map(|lun| lun.queue.next_deadline()).min();
-        let slow = self.next_slow.min(self.next_drain());
+        let slow = self.next_slow.min(self.draining.next());
         slow.min(self.fabric.next_deadline()).min(block.unwrap_or(Time::NEVER))
     }
 

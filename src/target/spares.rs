@@ -25,13 +25,15 @@ pub struct Spares {
     recycling: Recycling,
     most: usize,
     spares: Vec<Spare>,
+    /// How many of them rest.
+    cooling: usize,
 }
 
 impl Spares {
     /// Room for `most` on a device that recycles in this way.
     pub fn new(recycling: Recycling, most: usize) -> Self {
         let most = if recycling == Recycling::Never { 0 } else { most };
-        Spares { recycling, most, spares: Vec::with_capacity(most) }
+        Spares { recycling, most, spares: Vec::with_capacity(most), cooling: 0 }
     }
 
     /// Whether there is room for one more, while `coming` are on their way.
@@ -48,14 +50,20 @@ impl Spares {
             Recycling::NewNumber | Recycling::Never => now,
         };
         self.spares.push(Spare { qp, max_send_wr, life, rests_until });
+        self.cooling += 1;
         self.rest(now);
     }
 
     /// Those whose rest is over may be taken from now on.
     pub fn rest(&mut self, now: Time) {
-        for spare in &mut self.spares {
+        // The latest are at the end.
+        for spare in self.spares.iter_mut().rev() {
+            if self.cooling == 0 {
+                return;
+            }
             if spare.life == Life::Cooling && now >= spare.rests_until {
                 spare.life.advance(LifeEvent::Rested);
+                self.cooling -= 1;
             }
         }
     }
@@ -64,9 +72,17 @@ impl Spares {
     /// the one that was in use last, whose memory is warm.
     pub fn take(&mut self, now: Time, max_send_wr: u32) -> Option<Spare> {
         self.rest(now);
-        let fits = |spare: &Spare| spare.life == Life::Recycled && spare.max_send_wr >= max_send_wr;
-        let fitting = self.spares.iter().enumerate().filter(|(_, spare)| fits(spare));
-        let (at, _) = fitting.min_by_key(|(at, spare)| (spare.max_send_wr, usize::MAX - at))?;
+        let mut best: Option<(usize, u32)> = None;
+        for (at, spare) in self.spares.iter().enumerate().rev() {
+            let (room, fits) = (spare.max_send_wr, spare.max_send_wr >= max_send_wr);
+            if spare.life == Life::Recycled && fits && best.is_none_or(|(_, least)| room < least) {
+                best = Some((at, room));
+                if room == max_send_wr {
+                    break;
+                }
+            }
+        }
+        let (at, _) = best?;
         let mut spare = self.spares.remove(at);
         spare.life.advance(LifeEvent::Login);
         Some(spare)
@@ -78,6 +94,7 @@ impl Spares {
             return None;
         }
         let mut spare = self.spares.remove(0);
+        self.cooling -= usize::from(spare.life == Life::Cooling);
         spare.life.advance(LifeEvent::Unwanted);
         Some(spare)
     }
@@ -94,7 +111,7 @@ impl Spares {
 
     /// How many of them rest.
     pub fn cooling(&self) -> usize {
-        self.spares.iter().filter(|spare| spare.life == Life::Cooling).count()
+        self.cooling
     }
 }
 
