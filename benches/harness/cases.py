@@ -26,7 +26,7 @@ DEPTHS = [Case(f"4k randread QD{n}", "null", "randread", "4k", n) for n in (1, 2
 MAIN = [R1, R32, R128, W32, BIG]
 FILES = [Case("malloc 4k randread QD32", "malloc", "randread", "4k", 32), TMPFS, EXT4]
 
-UDP, SHM, SINGLY, SPDK, RAW = "srpoll udp", "srpoll shm", "srpoll udp, singly", "SPDK NVMe/TCP", "fio io_uring"
+UDP, SHM, SINGLY, SPDK, RAW, FLOOR = "srpoll udp", "srpoll shm", "srpoll udp, singly", "SPDK NVMe/TCP", "fio io_uring", "bare UDP"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,12 +14,12 @@ def cell(value, digits=2):
 
 def goals_table(goals):
     met = {True: "yes", False: "**no**"}
-    lines = ["| goal | wanted | ours | peer | ratio | met |", "|---|---|---|---|---|---|"]
+    lines = ["| goal | wanted | ours | peer | ratio | floor | met |", "|---|---|---|---|---|---|---|"]
     for goal in goals:
         peer = "-" if goal["peer"] is None else f"{cell(goal['peer'])} ({goal['peer_name']})"
         state = met.get(goal["met"], "not measured" if goal["ours"] is None else "reported")
         ours = "-" if goal["ours"] is None else f"{cell(goal['ours'])} {goal['unit']}"
-        lines.append(f"| {goal['goal']} | {goal['wanted'] or '-'} | {ours} | {peer} | {cell(goal['ratio'])} | {state} |")
+        lines.append(f"| {goal['goal']} | {goal['wanted'] or '-'} | {ours} | {peer} | {cell(goal['ratio'])} | {cell(goal['floor'])} | {state} |")
     return lines
 
 

@@ -13,7 +13,10 @@ class Floor:
         self.bench = bench
         built = run(["bash", "-c", ". scripts/lib.sh && use_rust && cargo bench --quiet --bench floor --no-run --message-format=json"], cwd=root)
         entries = map(json.loads, built.splitlines())
-        self.program = next(entry["executable"] for entry in entries if entry.get("executable") and entry["target"]["name"] == "floor")
+        programs = [entry["executable"] for entry in entries if entry.get("executable") and entry["target"]["name"] == "floor"]
+        if not programs:
+            raise RuntimeError("cargo built no benches/floor.rs")
+        self.program = programs[0]
 
     def supports(self, case):
         return case in (R1, R32, R128, W32, BIG)
