@@ -144,7 +144,7 @@ impl<F: Fabric> Shard<F> {
         task.credited = false;
         task.advance(TaskEvent::PostResponse);
         if let Some(lun) = task.lun.and_then(|lun| self.luns.get_mut(lun)) {
-            lun.stages.record(task.class(), task.laps, &mut self.stage_clock);
+            lun.stages.record(task.class(), &task.laps, &mut self.stage_clock);
         }
         self.leave_lun(key);
         true

@@ -203,6 +203,14 @@ fn longest(bucket: usize) -> u64 {
     }
 }
 
+/// Counts a time in a histogram.
+#[inline]
+fn count(words: &mut [u64], ns: u64) {
+    words[bucket(ns)] += 1;
+    words[SUM] = words[SUM].saturating_add(ns);
+    words[MAX] = words[MAX].max(ns);
+}
+
 /// The histograms of one logical unit on one shard.
 pub struct Stages {
     /// Class after class. The kernel gives zeroed memory when it is first touched, so a class that
@@ -219,19 +227,20 @@ impl Default for Stages {
 impl Stages {
     /// A command is answered: its laps end now.
     #[inline]
-    pub fn record(&mut self, class: Class, mut laps: Laps, clock: &mut StageClock) {
-        laps.close(clock.stamp());
+    pub fn record(&mut self, class: Class, laps: &Laps, clock: &mut StageClock) {
+        let last = clock.stamp().as_nanos().saturating_sub(laps.since.as_nanos());
         let at = usize::from(class.0) * CLASS_WORDS;
-        let total = laps.ns.iter().sum();
-        let all = laps.ns.into_iter().chain([total]).zip(self.words[at..].chunks_exact_mut(WORDS));
-        for (ns, words) in all.filter(|(ns, _)| *ns > 0) {
-            words[bucket(ns)] += 1;
-            words[SUM] = words[SUM].saturating_add(ns);
-            words[MAX] = words[MAX].max(ns);
+        let Some(words) = self.words.get_mut(at..at + CLASS_WORDS) else { return };
+        let mut total = 0;
+        // One by one, and not copied: what was written a moment ago is read as it was written.
+        for (stage, words) in words.chunks_exact_mut(WORDS).take(Stage::COUNT).enumerate() {
+            let ns = laps.ns[stage] + if stage == laps.stage as usize { last } else { 0 };
+            if ns > 0 {
+                count(words, ns);
+                total += ns;
+            }
         }
-        if total == 0 {
-            self.words[at + Stage::COUNT * WORDS] += 1;
-        }
+        count(&mut words[Stage::COUNT * WORDS..], total);
     }
 
     /// What was recorded so far of the logical unit `lun`, by class; then everything is zero again if
@@ -397,7 +406,7 @@ mod tests {
         laps.enter(Stage::Read, &mut clock);
         laps.enter(Stage::Response, &mut clock);
         clock.turn(at(1_150));
-        stages.record(Class::of(Kind::Write, 4096), laps, &mut clock);
+        stages.record(Class::of(Kind::Write, 4096), &laps, &mut clock);
         let read: Vec<_> = stages.read(3, true).collect();
         let [reading] = &read[..] else { panic!("{read:?}") };
         let max: Vec<_> = reading.named().map(|(name, spread)| (name, spread.max_ns())).collect();
@@ -420,7 +429,7 @@ mod tests {
             for ns in from..from + 500 {
                 let mut clock = StageClock::new(None);
                 clock.turn(at(ns));
-                stages.record(Class::of(Kind::Read, 512), Laps::new(Time::ZERO), &mut clock);
+                stages.record(Class::of(Kind::Read, 512), &Laps::new(Time::ZERO), &mut clock);
             }
             stages.read(0, false).next().unwrap()
         };

@@ -542,7 +542,7 @@ fn stages_of_all_shards_together() {
     for (number, ns) in [(0, 2_000), (1, 6_000)] {
         clock.turn(Time::from_nanos(ns));
         let laps = Laps::new(Time::ZERO);
-        shards.shard(number).stages.record(Class::of(Kind::Write, 8192), laps, &mut clock);
+        shards.shard(number).stages.record(Class::of(Kind::Write, 8192), &laps, &mut clock);
     }
     let read = |model: &mut Model, params| call(model, "srp_get_stages", params).unwrap();
     let first = read(&mut model, json!({"lun": 0, "reset": true}));
