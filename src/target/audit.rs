@@ -25,7 +25,7 @@ impl<F: Fabric> Shard<F> {
         let slots = self.slots.counts();
         let held = tasks().filter(|task| task.slot.is_some()).count() as u32;
         compare(&mut findings, "receive slots held", slots.held, held);
-        let out: usize = tasks().filter_map(|task| task.transfer.piece).map(|piece| piece.len_bytes).sum();
+        let out: usize = tasks().filter_map(|task| task.transfer.piece).map(|piece| piece.len_bytes()).sum();
         let used = self.pool.capacity_bytes() - self.pool.free_bytes();
         compare(&mut findings, "bytes of the pool in use", used, out);
         // One that was served, and whose queue pair then took nothing, ends with its channel.

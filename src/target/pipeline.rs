@@ -147,7 +147,7 @@ impl<F: Fabric> Shard<F> {
         let checked = self
             .pool
             .region()
-            .with_bytes(piece.offset, table.len_bytes as usize, |bytes| {
+            .with_bytes(piece.offset(), table.len_bytes as usize, |bytes| {
                 check_table(bytes, total_bytes).map(drop)
             })
             .expect("the table lies in the task's memory");
@@ -175,7 +175,7 @@ impl<F: Fabric> Shard<F> {
                 // The chunk of parameter data is its first bytes: they never fill one.
                 let (piece, len) = (transfer.piece, transfer.chunk as usize);
                 if let Some(piece) = piece {
-                    let at = piece.offset + transfer.chunk_at;
+                    let at = piece.offset() + transfer.chunk_at;
                     self.pool
                         .region()
                         .write(at, &parameters[transfer.done as usize..][..len])

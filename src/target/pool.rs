@@ -90,8 +90,8 @@ impl Pool {
 
     /// `len_bytes` at `offset` of `piece`, for a work request.
     pub fn sge(&self, piece: Piece, offset: usize, len_bytes: u32) -> Sge {
-        debug_assert!(offset + len_bytes as usize <= piece.len_bytes);
-        Sge { addr: self.region.addr() + (piece.offset + offset) as u64, len_bytes, lkey: self.lkey }
+        debug_assert!(offset + len_bytes as usize <= piece.len_bytes());
+        Sge { addr: self.region.addr() + (piece.offset() + offset) as u64, len_bytes, lkey: self.lkey }
     }
 }
 

@@ -208,7 +208,9 @@ impl Task {
             (Source::Slot, BufferRef::Immediate { offset, .. }, Some(slot)) => {
                 (Source::Slot, Slots::offset(slot) + usize::from(offset))
             }
-            _ => (Source::Pool, self.transfer.piece.map_or(0, |piece| piece.offset + self.transfer.chunk_at)),
+            _ => {
+                (Source::Pool, self.transfer.piece.map_or(0, |piece| piece.offset() + self.transfer.chunk_at))
+            }
         }
     }
 

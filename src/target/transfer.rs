@@ -26,7 +26,7 @@ impl<F: Fabric> Shard<F> {
             if let (Source::Pool, Some(piece), Some(slot)) =
                 (task.transfer.source, task.transfer.piece, task.slot)
             {
-                let (from, to) = (Slots::offset(slot) + usize::from(offset), piece.offset);
+                let (from, to) = (Slots::offset(slot) + usize::from(offset), piece.offset());
                 let len = task.transfer.chunk as usize;
                 self.slots
                     .region()
@@ -111,7 +111,7 @@ impl<F: Fabric> Shard<F> {
                 self.slots.region().with_bytes(at, task.iu_bytes as usize, show).ok()?
             }
             BufferRef::External { table, .. } => {
-                let at = task.transfer.piece?.offset;
+                let at = task.transfer.piece?.offset();
                 let show = |bytes: &[u8]| DescTable::new(bytes).map(|table| look(&Table::Many(table)));
                 self.pool.region().with_bytes(at, table.len_bytes as usize, show).ok()?
             }
