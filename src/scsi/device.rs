@@ -92,8 +92,9 @@ pub fn start(mut call: Call<'_>) -> Plan {
 }
 
 fn run(command: &Command, call: &mut Call<'_>) -> Plan {
-    match Cdb::parse(call.cdb) {
-        Some(cdb) => (command.run)(call, &cdb),
+    // Looked at where it was made: it is not moved.
+    match &Cdb::parse(call.cdb) {
+        Some(cdb) => (command.run)(call, cdb),
         // The table checked the length; an entry without a parser would end here.
         None => invalid_opcode(call.cdb),
     }

@@ -35,6 +35,7 @@ pub struct CommandAnswer<'a> {
 
 impl CommandAnswer<'_> {
     /// Writes the IU to the front of `buf`, at most `max_ti_iu_bytes` long.
+    #[inline]
     pub fn emit(&self, max_ti_iu_bytes: u32, buf: &mut [u8]) -> Result<Built, IuError> {
         let wanted = if self.status == STATUS_GOOD { Cmd::SCSOLNT } else { Cmd::UCSOLNT };
         let solicited = self.sol_not & wanted != 0;

@@ -180,7 +180,7 @@ impl Channel {
     }
 
     /// What the IU in `bytes` asks for.
-    #[inline]
+    #[inline(always)]
     pub fn on_iu<'a>(&mut self, bytes: &'a [u8]) -> Inbound<'a> {
         let inbound = self.read(bytes).unwrap_or_else(Inbound::Violation);
         match inbound {
@@ -194,6 +194,7 @@ impl Channel {
         inbound
     }
 
+    #[inline(always)]
     fn read<'a>(&mut self, bytes: &'a [u8]) -> Result<Inbound<'a>, Violation> {
         let short = Violation::Short(bytes.len());
         if bytes.len() > self.params.max_it_iu_bytes as usize {
@@ -223,6 +224,7 @@ impl Channel {
         }
     }
 
+    #[inline(always)]
     fn command<'a>(&mut self, bytes: &'a [u8]) -> Result<Inbound<'a>, Violation> {
         let (tag, _) = Cmd::tag_and_lun(bytes).ok_or(Violation::Short(bytes.len()))?;
         let sol_not = bytes[1];

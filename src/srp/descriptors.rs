@@ -93,6 +93,7 @@ pub enum BufferError {
 }
 
 /// Direction and buffer of a command.
+#[inline(always)]
 pub fn data_of(cmd: &Cmd<'_>) -> Result<(Direction, BufferRef), BufferError> {
     let out_at = Cmd::FIXED_BYTES + cmd.additional_cdb.len();
     // With no data-OUT buffer the data-IN descriptors begin at the same place.
@@ -104,6 +105,7 @@ pub fn data_of(cmd: &Cmd<'_>) -> Result<(Direction, BufferRef), BufferError> {
     }
 }
 
+#[inline(always)]
 fn buffer_ref(buffer: &DataBuffer<'_>, at: usize) -> Result<BufferRef, BufferError> {
     Ok(match *buffer {
         DataBuffer::None => BufferRef::None,

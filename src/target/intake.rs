@@ -47,7 +47,6 @@ impl<F: Fabric> Shard<F> {
 
     fn on_information_unit(&mut self, now: Time, key: Key, slot: u32, iu_bytes: u32) {
         let Some(channel) = self.channels.get_mut(key) else { return };
-        let seed = |tag, sol_not| TaskSeed { channel: key, tag, sol_not, slot, iu_bytes };
         let inbound = self
             .slots
             .region()
@@ -56,11 +55,28 @@ impl<F: Fabric> Shard<F> {
         match inbound {
             Inbound::Command(command) => {
                 self.counts.commands += 1;
-                let seed = seed(command.tag, command.sol_not);
+                let seed =
+                    TaskSeed { channel: key, tag: command.tag, sol_not: command.sol_not, slot, iu_bytes };
                 if let Some(task) = self.new_task(now, seed, true) {
                     self.start_command(now, task, &command);
                 }
             }
+            other => self.on_other_unit(now, key, (slot, iu_bytes), other),
+        }
+    }
+
+    /// Everything that is no command to be carried out. Apart from those, so that they stay in registers.
+    #[cold]
+    fn on_other_unit(
+        &mut self,
+        now: Time,
+        key: Key,
+        (slot, iu_bytes): (u32, u32),
+        inbound: Inbound<'static>,
+    ) {
+        let seed = |tag, sol_not| TaskSeed { channel: key, tag, sol_not, slot, iu_bytes };
+        match inbound {
+            Inbound::Command(_) => debug_assert!(false, "commands do not come here"),
             Inbound::Malformed { tag, sol_not, why, sense } => {
                 self.counts.malformed += 1;
                 tracing::debug!(shard = self.index, %why, "a command is malformed");
@@ -102,6 +118,7 @@ impl<F: Fabric> Shard<F> {
     }
 
     /// A task in a free place; its tag is registered if `tagged`.
+    #[inline(always)]
     fn new_task(&mut self, now: Time, seed: TaskSeed, tagged: bool) -> Option<Key> {
         let (channel, slot, tag) = (seed.channel, seed.slot, seed.tag);
         let Some((key, task)) = self.tasks.insert_with(|| Task::new(seed, now)) else {
@@ -255,6 +272,7 @@ fn need(total: u32, buffer: &BufferRef, block_bytes: usize, aligned: impl Fn(usi
 
 /// The inbound value without a borrow of the slot: what a task keeps of its descriptors are plain
 /// numbers already, and no command that we know has additional CDB bytes.
+#[inline(always)]
 fn owned(inbound: Inbound<'_>) -> Inbound<'static> {
     match inbound {
         Inbound::Command(command) => Inbound::Command(Command {

@@ -129,6 +129,7 @@ impl<'a> Cmd<'a> {
     ///
     /// The outer error is of IUs that are no SRP_CMD at all; the inner one of commands that can
     /// be answered.
+    #[inline(always)]
     pub fn parse(bytes: &'a [u8], immediate_offset: Option<u16>) -> Result<Result<Self, CmdError>, IuError> {
         let Some(fixed) = bytes.first_chunk::<{ Cmd::FIXED_BYTES }>() else {
             return Err(IuError::Short { needed: Self::FIXED_BYTES, got: bytes.len() });
@@ -139,6 +140,7 @@ impl<'a> Cmd<'a> {
         Ok(Self::parse_rest(fixed, bytes, immediate_offset))
     }
 
+    #[inline(always)]
     fn parse_rest(
         fixed: &[u8; Cmd::FIXED_BYTES],
         bytes: &'a [u8],
@@ -265,6 +267,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    #[inline(always)]
     fn take(&mut self, len: usize) -> Result<&'a [u8], CmdError> {
         // `len` is at most 16 * 255, so this does not overflow.
         let needed = self.at + len;
@@ -274,10 +277,12 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
+    #[inline(always)]
     fn descriptor(&mut self) -> Result<Descriptor, CmdError> {
         Ok(Descriptor::parse(&chunk(self.take(Descriptor::BYTES)?, 0)))
     }
 
+    #[inline(always)]
     fn buffer(&mut self, direction: &'static str, code: u8, count: u8) -> Result<Found<'a>, CmdError> {
         Ok(Found::Buffer(match code {
             0 => DataBuffer::None,

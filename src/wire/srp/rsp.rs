@@ -90,6 +90,7 @@ impl<'a> Rsp<'a> {
 
     /// Writes the IU to the front of `buf`; gives its length in bytes. Data that are not empty
     /// are marked valid.
+    #[inline]
     pub fn emit(&self, buf: &mut [u8]) -> Result<usize, IuError> {
         let len = self.len_bytes();
         let iu = room(buf, len)?;
