@@ -25,6 +25,10 @@ const KIND_WATCH: u8 = 3;
 /// Most bytes of files in memory that one turn copies, some 100 us; the rest waits for the next.
 const COPIED_A_TURN: u64 = 512 << 10;
 
+/// Most completions that one turn takes. A device that says at once that all of its work is done has
+/// nothing to do until new work comes, and that waits until a turn is through with what it took.
+const REAPED_A_TURN: usize = 8;
+
 impl Ring {
     /// Whether the queue at `place` may sleep until its descriptor is readable: if so, the
     /// descriptor speaks from now until the next turn. A queue that has nothing in flight need
@@ -239,7 +243,8 @@ impl Ring {
     }
 
     fn reap(&mut self, now: Time) {
-        while let Some(entry) = { self.uring.completion().next() } {
+        for _ in 0..REAPED_A_TURN {
+            let Some(entry) = ({ self.uring.completion().next() }) else { return };
             let handle = Handle::from_bits(entry.user_data());
             match handle.kind() {
                 KIND_OPERATION => self.complete(Key::from(handle), entry.result(), now),
