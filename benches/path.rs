@@ -52,7 +52,7 @@ struct Turns {
 
 impl Pace for Turns {
     fn now(&mut self) -> Time {
-        self.counted = self.counted + Duration::from_nanos(20);
+        self.counted += Duration::from_nanos(20);
         self.clock.map_or(self.counted, |clock| clock.now())
     }
 
