@@ -257,6 +257,27 @@ fn listeners_come_and_go_and_are_saved() {
     }
 }
 
+#[test]
+fn a_socket_that_is_removed_with_its_sessions_ends_those_that_came_by_it() {
+    let luns = ["--lun", "malloc:16M", "--lun", "malloc:16M"];
+    let target = Start::shm().args(&luns).args(&["--dead-after", "3s"]).ready();
+    let second = target.folder().join("second");
+    target.rpc("srp_target_add_listener", &json!({"shm": second}));
+    // Two of one user, and so two initiators, the first of which anybody can name.
+    let mut stays = Perf::shm(&target.shm_socket(), &LOAD);
+    stays.under_way(&target, 4);
+    let first = target.sessions()[0]["initiator"].clone();
+    let goes = Perf::shm(&second, &[&LOAD[..], &["--lun", "1"]].concat());
+    wait_for("both are there", LONG, || target.sessions().len() == 2);
+    target.rpc("srp_target_remove_listener", &json!({"shm": second, "end_sessions": true}));
+    assert_eq!(goes.end(LONG).status, Some(3));
+    wait_for("one of them", LONG, || target.sessions().len() == 1);
+    assert_eq!(target.sessions()[0]["initiator"], first);
+    stays.under_way(&target, 4);
+    stays.stop(LONG).verified();
+    assert_eq!(target.stop(LONG).0, Some(0));
+}
+
 /// A thousand connects that come to nothing leave nothing behind.
 #[test]
 fn connects_that_are_cut_leave_nothing() {

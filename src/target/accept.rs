@@ -494,6 +494,21 @@ impl Acceptor {
         }
     }
 
+    /// Ends those channels whose connections are `meant`, on whatever shard they are; gives how many.
+    pub fn end_channels(&self, why: &Why, meant: impl Fn(ConnId) -> bool, peers: &mut Peers) -> usize {
+        let mut ended = 0;
+        for (conn, seat) in &self.seats {
+            if let Seat::Seated { channel, .. } = seat
+                && meant(*conn)
+            {
+                ended += 1;
+                let end = Message::End { channel: channel.key, why: why.clone(), for_login: None };
+                peers.send(channel.shard, end);
+            }
+        }
+        ended
+    }
+
     /// The connection manager says that a connection is over.
     pub fn on_ended(&mut self, conn: ConnId, why: ConnEnd, peers: &mut Peers) {
         self.leaving.remove(&conn);

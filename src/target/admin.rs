@@ -208,17 +208,24 @@ impl<F: Fabric> Shard<F> {
         self.end_channels(&Why::Kicked, |channel| session_id(&channel.nexus.id) == session)
     }
 
-    /// Ends the channels that came by a listener. IB CM has no port: its service is the address's.
+    /// Ends the channels that came by a listener: those of a socket by the registry, which knows their
+    /// connections, those of an address on each shard. IB CM has no port: its service is the address's.
     fn end_sessions_of(&mut self, listener: &Listener) -> usize {
-        self.end_channels(&Why::ListenerRemoved, |channel| match (listener, channel.service) {
-            (Listener::Ip(address), Service::RdmaCm { port }) => {
-                channel.path.local == address.ip() && port == address.port()
+        match listener {
+            Listener::Shm(socket) => {
+                let Some(acceptor) = &self.acceptor else { return 0 };
+                let came_by = |conn| self.fabric.came_by(conn, socket);
+                acceptor.end_channels(&Why::ListenerRemoved, came_by, &mut self.peers)
             }
-            (Listener::Ip(address), Service::IbCm { .. }) => channel.path.local == address.ip(),
-            // Which socket a process came by is not kept: all sessions of shared memory end.
-            (Listener::Shm(_), service) => service == Service::Shm,
-            (Listener::Ip(_), Service::Shm) => false,
-        })
+            Listener::Ip(address) => self.end_channels(&Why::ListenerRemoved, |channel| {
+                channel.path.local == address.ip()
+                    && match channel.service {
+                        Service::RdmaCm { port } => port == address.port(),
+                        Service::IbCm { .. } => true,
+                        Service::Shm => false,
+                    }
+            }),
+        }
     }
 
     fn leave(&mut self, now: Time, within: Duration, reply: ReplySlot) {

@@ -6,7 +6,7 @@ use crate::rdma::engine::Engine;
 use crate::rdma::ibv;
 use crate::rdma::sim::device::SimDevice;
 use crate::rdma::sim::scripted;
-use crate::rdma::verbs::{Connections, Device, Path, VerbsError};
+use crate::rdma::verbs::{ConnId, Connections, Device, Path, VerbsError};
 use crate::rdma::{shm, soft};
 use crate::unix::OwnedSocket;
 
@@ -18,6 +18,11 @@ pub trait Fabric: Device + Connections {
 
     /// Receives for `port` no more.
     fn close_port(&mut self, port: &Port);
+
+    /// Whether a connection came by this UNIX socket, on shard 0; those of a network never did.
+    fn came_by(&self, _conn: ConnId, _socket: &std::path::Path) -> bool {
+        false
+    }
 
     /// Changes whenever [`Device::wait_fds`] would answer differently.
     fn wait_fds_epoch(&self) -> u64;
@@ -63,6 +68,10 @@ impl Fabric for shm::Device {
         if let Port::Shm(path) = port {
             self.close(path);
         }
+    }
+
+    fn came_by(&self, conn: ConnId, socket: &std::path::Path) -> bool {
+        shm::Device::came_by(self, conn, socket)
     }
 
     fn wait_fds_epoch(&self) -> u64 {

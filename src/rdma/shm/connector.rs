@@ -63,6 +63,8 @@ struct Conn {
     number: u32,
     socket: Arc<OwnedFd>,
     peer: Process,
+    /// The socket of ours that it came by; none for our own requests.
+    by: Option<PathBuf>,
     state: State,
     deadline: Time,
 }
@@ -129,6 +131,11 @@ impl Connector {
     pub(super) fn close(&mut self, path: &FilePath) {
         // A closed descriptor has left the epoll.
         self.sockets.retain(|socket| socket.path() != path);
+    }
+
+    /// Whether a connection came by the socket at `path`.
+    pub(super) fn came_by(&self, conn: ConnId, path: &FilePath) -> bool {
+        self.conns.get(conn.0).is_some_and(|conn| conn.by.as_deref() == Some(path))
     }
 
     pub(super) fn listen(&mut self, service: Service) -> Result<ListenerId, VerbsError> {
@@ -200,7 +207,10 @@ impl Connector {
         for at in 0..self.sockets.len() {
             for _ in 0..ACCEPTS_A_TURN {
                 match socket::accept(self.sockets[at].listener().as_fd()) {
-                    Ok(Some(socket)) => self.greet(now, socket),
+                    Ok(Some(socket)) => {
+                        let by = self.sockets[at].path().to_owned();
+                        self.greet(now, socket, by);
+                    }
                     Ok(None) => break,
                     Err(error) => {
                         tracing::error!(%error, "a connection cannot be accepted");
@@ -212,7 +222,7 @@ impl Connector {
     }
 
     /// A process has connected.
-    fn greet(&mut self, now: Time, socket: OwnedFd) {
+    fn greet(&mut self, now: Time, socket: OwnedFd, by: PathBuf) {
         let peer = match socket::peer_of(&socket) {
             Ok(peer) => peer,
             Err(who) => return tracing::warn!("a connection is refused: {who}"),
@@ -228,13 +238,17 @@ impl Connector {
             return refuse(NO_RESOURCES);
         }
         // One that does not fit is hung up upon.
-        let _ = self.insert(socket, peer, State::Silent, now + HELLO_WITHIN);
+        if let Some(key) = self.insert(socket, peer, State::Silent, now + HELLO_WITHIN)
+            && let Some(conn) = self.conns.get_mut(key)
+        {
+            conn.by = Some(by);
+        }
     }
 
     fn insert(&mut self, socket: OwnedFd, peer: Process, state: State, deadline: Time) -> Option<Key> {
         let number = self.free_number();
         epoll::add(&self.epoll, &socket, EventData::new_u64(number.into()), EventFlags::IN).ok()?;
-        let conn = Conn { number, socket: Arc::new(socket), peer, state, deadline };
+        let conn = Conn { number, socket: Arc::new(socket), peer, by: None, state, deadline };
         let key = self.conns.insert(conn).ok()?;
         self.by_number.insert(number, key);
         Some(key)

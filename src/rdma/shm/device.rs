@@ -149,6 +149,12 @@ impl Device {
         }
     }
 
+    /// Whether a connection came by that socket, which may be closed by now; on the shard that manages
+    /// connections only.
+    pub fn came_by(&self, conn: ConnId, path: &Path) -> bool {
+        self.connector.as_ref().is_some_and(|connector| connector.came_by(conn, path))
+    }
+
     /// Whether connections are managed here.
     pub fn manages_connections(&self) -> bool {
         self.connector.is_some()
