@@ -13,6 +13,7 @@ use super::handle::{ChannelInfo, Command, EndingInfo, Reply, ReplySlot, Request,
 use super::limits::CHUNK_BYTES;
 use super::listener::{Listener, Port};
 use super::message::Message;
+use super::reaper::Meant;
 use super::shard::{Shard, target_info};
 use super::snapshot::Snapshot;
 use super::why::Why;
@@ -65,7 +66,12 @@ impl<F: Fabric> Shard<F> {
             Request::Apply(snapshot) => self.apply(snapshot, reply),
             Request::AddListener(listener) => reply.send(self.add_listener(listener)),
             Request::RemoveListener(listener) => reply.send(self.remove_listener(&listener)),
-            Request::EndSessionsOf(listener) => reply.send(Reply::Count(self.end_sessions_of(&listener))),
+            Request::EndSessionsOf(Listener::Ip(address)) => {
+                self.end_channels(Meant::Listener(address), Why::ListenerRemoved, reply);
+            }
+            Request::EndSessionsOf(Listener::Shm(socket)) => {
+                reply.send(Reply::Count(self.end_sessions_of(&socket)));
+            }
             Request::Pending { min_age, most } => {
                 reply.send(Reply::Pending(Box::new(self.pending(now, min_age, most))));
             }
@@ -74,7 +80,9 @@ impl<F: Fabric> Shard<F> {
             Request::SayFarewells(list) => reply.send(Reply::Count(self.say_farewells(now, &list))),
             Request::Stats => reply.send(Reply::Stats(Box::new(self.stats()))),
             Request::Stages { lun, reset } => reply.send(Reply::Stages(self.luns.read_stages(lun, reset))),
-            Request::Disconnect(session) => reply.send(Reply::Count(self.disconnect(session))),
+            Request::Disconnect(session) => {
+                self.end_channels(Meant::Session(session), Why::Kicked, reply);
+            }
             Request::Drain(within) => self.leave(now, within, reply),
             Request::Stop => {
                 self.admin.stopped = true;
@@ -204,28 +212,11 @@ impl<F: Fabric> Shard<F> {
         told
     }
 
-    fn disconnect(&mut self, session: SessionId) -> usize {
-        self.end_channels(&Why::Kicked, |channel| session_id(&channel.nexus.id) == session)
-    }
-
-    /// Ends the channels that came by a listener: those of a socket by the registry, which knows their
-    /// connections, those of an address on each shard. IB CM has no port: its service is the address's.
-    fn end_sessions_of(&mut self, listener: &Listener) -> usize {
-        match listener {
-            Listener::Shm(socket) => {
-                let Some(acceptor) = &self.acceptor else { return 0 };
-                let came_by = |conn| self.fabric.came_by(conn, socket);
-                acceptor.end_channels(&Why::ListenerRemoved, came_by, &mut self.peers)
-            }
-            Listener::Ip(address) => self.end_channels(&Why::ListenerRemoved, |channel| {
-                channel.path.local == address.ip()
-                    && match channel.service {
-                        Service::RdmaCm { port } => port == address.port(),
-                        Service::IbCm { .. } => true,
-                        Service::Shm => false,
-                    }
-            }),
-        }
+    /// Ends the channels that came by a socket: the registry knows their connections.
+    fn end_sessions_of(&mut self, socket: &std::path::Path) -> usize {
+        let Some(acceptor) = &self.acceptor else { return 0 };
+        let came_by = |conn| self.fabric.came_by(conn, socket);
+        acceptor.end_channels(&Why::ListenerRemoved, came_by, &mut self.peers)
     }
 
     fn leave(&mut self, now: Time, within: Duration, reply: ReplySlot) {

@@ -7,13 +7,16 @@
 //! however many die.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use reactors::slab::Key;
 use reactors::time::Time;
 
+use super::admin::session_id;
 use super::channel::{Channel, Exit};
 use super::drain::Step;
 use super::fabric::Fabric;
+use super::handle::{Reply, ReplySlot, SessionId};
 use super::life::{Life, LifeEvent};
 use super::limits::QUIESCE_WITHIN;
 use super::message::{ChannelRef, Message, Tally};
@@ -23,7 +26,7 @@ use super::shard::Shard;
 use super::task::Ending;
 use super::why::Why;
 use super::wr::Tag;
-use crate::rdma::verbs::{ConnId, QpId, QpModify, VerbsError, Wc, WcStatus};
+use crate::rdma::verbs::{ConnId, QpId, QpModify, Service, VerbsError, Wc, WcStatus};
 use crate::srp::task::Owner;
 
 /// Turns from one step (a task is told, a marker is posted) to the next. A step takes as long as a turn
@@ -39,8 +42,48 @@ const CROWD: usize = 64;
 /// tasks still do.
 const LOOKS_A_STEP: usize = 4;
 
+/// Places of channels that are looked at in a turn for those that an administrator wants to end.
+const PLACES_A_TURN: u32 = 4;
+
+/// Which channels an administrator wants to end.
+pub(super) enum Meant {
+    /// Those of a session.
+    Session(SessionId),
+    /// Those that came by a listener at an address. IB CM has no port: its service is the address's.
+    Listener(SocketAddr),
+}
+
+impl Meant {
+    fn is(&self, channel: &Channel) -> bool {
+        match self {
+            Meant::Session(session) => session_id(&channel.nexus.id) == *session,
+            Meant::Listener(address) => {
+                channel.path.local == address.ip()
+                    && match channel.service {
+                        Service::RdmaCm { port } => port == address.port(),
+                        Service::IbCm { .. } => true,
+                        Service::Shm => false,
+                    }
+            }
+        }
+    }
+}
+
+/// A look through all channels for those that are to end.
+struct Sweep {
+    meant: Meant,
+    why: Why,
+    reply: ReplySlot,
+    /// The next place.
+    slot: u32,
+    /// How many there were so far.
+    found: usize,
+}
+
 /// The dying channels of a shard.
 pub(super) struct Draining {
+    /// What an administrator wants to end.
+    sweeps: VecDeque<Sweep>,
     /// Those that many at a time are to end, and why.
     verdicts: VecDeque<(Key, Why)>,
     /// Those whose queue pairs are to go to ERR, in the order in which they were put down.
@@ -63,6 +106,7 @@ impl Draining {
     /// Room for so many.
     pub(super) fn new(channels: usize) -> Draining {
         Draining {
+            sweeps: VecDeque::new(),
             verdicts: VecDeque::with_capacity(channels),
             sentenced: VecDeque::with_capacity(channels),
             keys: Vec::with_capacity(channels),
@@ -80,8 +124,8 @@ impl Draining {
 
     /// When one of them goes on.
     pub(super) fn next(&self) -> Time {
-        let waits = self.verdicts.is_empty() && self.sentenced.is_empty();
-        if self.woken || self.unlooked > 0 || !waits { Time::ZERO } else { self.next }
+        let waits = !self.sweeps.is_empty() || !self.verdicts.is_empty() || !self.sentenced.is_empty();
+        if self.woken || self.unlooked > 0 || waits { Time::ZERO } else { self.next }
     }
 
     /// Begins another round, if it is time.
@@ -174,22 +218,37 @@ impl<F: Fabric> Shard<F> {
 
     /// Ends all channels: nobody is left to be held up.
     pub(super) fn end_all_channels(&mut self, now: Time, why: &Why) {
-        for key in self.living(|_| true) {
+        let keys: Vec<Key> = self.channels.iter().map(|(key, _)| key).collect();
+        for key in keys {
             self.end_channel(now, key, why.clone());
         }
     }
 
-    /// Ends those channels that are `meant`, one after the other, in the slow lane; gives how many there
-    /// are.
-    pub(super) fn end_channels(&mut self, why: &Why, meant: impl Fn(&Channel) -> bool) -> usize {
-        let keys = self.living(meant);
-        self.draining.verdicts.extend(keys.iter().map(|&key| (key, why.clone())));
-        keys.len()
+    /// Ends those channels that are `meant`, in the slow lane, and then answers how many there were.
+    pub(super) fn end_channels(&mut self, meant: Meant, why: Why, reply: ReplySlot) {
+        self.draining.sweeps.push_back(Sweep { meant, why, reply, slot: 0, found: 0 });
     }
 
-    fn living(&self, meant: impl Fn(&Channel) -> bool) -> Vec<Key> {
-        let living = self.channels.iter().filter(|(_, channel)| channel.life.takes_ius());
-        living.filter(|(_, channel)| meant(channel)).map(|(key, _)| key).collect()
+    /// Goes on with the look through all channels, by a few places.
+    fn sweep(&mut self) {
+        let Some(sweep) = self.draining.sweeps.front_mut() else { return };
+        let places = self.channels.capacity() as u32;
+        for _ in 0..PLACES_A_TURN.min(places - sweep.slot) {
+            let key = self.channels.key_at(sweep.slot);
+            sweep.slot += 1;
+            let Some((key, channel)) = key.and_then(|key| Some((key, self.channels.get(key)?))) else {
+                continue;
+            };
+            if channel.life.takes_ius() && sweep.meant.is(channel) {
+                sweep.found += 1;
+                self.draining.verdicts.push_back((key, sweep.why.clone()));
+            }
+        }
+        if sweep.slot == places
+            && let Some(sweep) = self.draining.sweeps.pop_front()
+        {
+            sweep.reply.send(Reply::Count(sweep.found));
+        }
     }
 
     /// Ends a channel; idempotent. From now on it takes nothing; its queue pair goes to ERR, and what
@@ -258,6 +317,7 @@ impl<F: Fabric> Shard<F> {
 
     /// Moves dying channels on, a few steps; gives how many.
     pub(super) fn step_drains(&mut self, now: Time) -> usize {
+        self.sweep();
         self.draining.turns = self.draining.turns.saturating_sub(1);
         if self.draining.turns > 0 {
             return 0;
