@@ -8,8 +8,8 @@
  *
  * A look at the network costs more than an I/O. By default fio commits each I/O and asks for one event at a
  * time; so all events that came with one look are handed out before there is another, and what fio queued
- * meanwhile leaves with that: commit does nothing as long as there are events to be had. fio waits for
- * nothing but events, so this holds nothing up.
+ * meanwhile leaves with that: commit does nothing as long as fio can be expected to queue more, which is one
+ * I/O for each event. fio waits for nothing but events, so this holds nothing up.
  */
 #include <errno.h>
 #include <stddef.h>

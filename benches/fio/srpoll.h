@@ -52,9 +52,9 @@ void *srpoll_memory(struct srpoll *, size_t len);
  * EFAULT for data outside the memory, ENOTCONN if the session is lost. */
 int srpoll_submit(struct srpoll *, int direction, uint64_t offset, void *data, uint64_t len, void *user);
 
-/* Polls if something was submitted, and all I/Os that have ended were taken. While there are such, it does
- * nothing: who takes them one by one and submits a new one for each has these sent together in the end. So, who
- * waits must take, and poll when there is nothing to take. */
+/* Polls if something was submitted, unless more is to be expected: for each I/O that has ended, taken or not,
+ * another one, so that they leave together. For 16 it polls in any case. Who waits for ends must take, and
+ * poll when there is nothing to take. */
 void srpoll_commit(struct srpoll *);
 
 /* Moves everything: sends, and looks for what has come. */

@@ -31,6 +31,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(1);
 const MAX_TRIES: u32 = 5000;
 /// The session's own buffers carry only what finds out about the logical unit, and lists of UNMAP.
 const OWN_BUFFER_BYTES: u32 = 4096;
+/// So many I/Os are sent without waiting for more: the target has work, and a send is paid for.
+const ENOUGH: u32 = 16;
 /// How many failures are told in words.
 const TOLD: u32 = 8;
 
@@ -98,8 +100,10 @@ pub(crate) struct Driver<D> {
     flying: Vec<Option<Io>>,
     again: VecDeque<Io>,
     done: VecDeque<Done>,
-    /// Something was submitted since the last poll.
-    unsent: bool,
+    /// How many I/Os were submitted since the last poll.
+    unsent: u32,
+    /// How many I/Os were taken since then, and not followed by new ones.
+    taken: u32,
     words: VecDeque<String>,
     told: u32,
 }
@@ -139,7 +143,8 @@ impl<D: Device + Connections> Driver<D> {
             flying: vec![None; requests],
             again: VecDeque::with_capacity(requests),
             done: VecDeque::with_capacity(requests),
-            unsent: false,
+            unsent: 0,
+            taken: 0,
             words: VecDeque::new(),
             told: 0,
         })
@@ -243,7 +248,8 @@ impl<D: Device + Connections> Driver<D> {
         match posted {
             Ok(()) => {
                 self.flying[slot.index()] = Some(io);
-                self.unsent = true;
+                self.unsent += 1;
+                self.taken = self.taken.saturating_sub(1);
                 Ok(())
             }
             Err(why) => {
@@ -257,17 +263,18 @@ impl<D: Device + Connections> Driver<D> {
         }
     }
 
-    /// Sends what was submitted, if nothing that has ended waits to be taken: who takes that submits more, which
-    /// then leaves in the same call.
+    /// Sends what was submitted, unless more of it is about to come and leave in the same call: for each I/O
+    /// that has ended and waits to be taken, or was taken and had no successor yet.
     pub(crate) fn commit(&mut self) {
-        if self.unsent && self.done.is_empty() {
+        let more = !self.done.is_empty() || self.taken > 0;
+        if self.unsent > 0 && (!more || self.unsent >= ENOUGH) {
             self.poll();
         }
     }
 
     /// Moves everything.
     pub(crate) fn poll(&mut self) {
-        self.unsent = false;
+        (self.unsent, self.taken) = (0, 0);
         let now = self.pace.now();
         self.session.poll(now);
         while let Some(completion) = self.session.next_completion() {
@@ -332,7 +339,9 @@ impl<D: Device + Connections> Driver<D> {
 
     /// The next I/O that has ended.
     pub(crate) fn next_done(&mut self) -> Option<Done> {
-        self.done.pop_front()
+        let done = self.done.pop_front()?;
+        self.taken += 1;
+        Some(done)
     }
 
     /// The next failure in words, of the first few.

@@ -185,7 +185,7 @@ pub unsafe extern "C" fn srpoll_submit(
     }
 }
 
-/// Sends what was submitted, if nothing that has ended waits to be taken.
+/// Sends what was submitted, unless more is about to come that can leave with it.
 ///
 /// # Safety
 /// `handle` is open.
