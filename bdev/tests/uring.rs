@@ -609,3 +609,18 @@ fn reads_of_a_file_in_memory_are_done_in_the_turn_that_takes_them() {
     assert_eq!(driver.run(Op::Read, MIB, 4096), Err(IoError::Truncated));
     assert_eq!(driver.read(MIB - 512, 512).unwrap(), bytes[MIB as usize - 512..]);
 }
+
+#[test]
+fn reading_leaves_the_access_time_of_our_own_file_alone() {
+    let (_folder, path) = file(MIB);
+    let device = open(&path);
+    let mut flags = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|entry| {
+        (fs::read_link(entry.path()).ok()? == path).then_some(())?;
+        let info = fs::read_to_string(Path::new("/proc/self/fdinfo").join(entry.file_name())).ok()?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?.trim().to_owned();
+        i32::from_str_radix(&flags, 8).ok()
+    });
+    let flags = flags.next().expect("the device has the file open");
+    assert!(flags & libc::O_NOATIME != 0, "{flags:o}");
+    assert!(device.is_direct() == (flags & libc::O_DIRECT != 0), "{flags:o}");
+}

@@ -89,6 +89,11 @@ pub(super) fn open(name: &str, path: &Path, options: &UringOptions) -> Result<Op
         rotational: sysfs.rotational,
     };
     let in_memory = !is_block_device && is_memory(&fd);
+    if !is_block_device {
+        // When it was read last is nobody's business, and costs each read. Refused of another user's file.
+        let _ = rustix::fs::fcntl_getfl(&fd)
+            .and_then(|flags| rustix::fs::fcntl_setfl(&fd, flags | OFlags::NOATIME));
+    }
     Ok(Opened { fd, is_block_device, len_bytes, direct, in_memory, geometry })
 }
 
