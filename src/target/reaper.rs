@@ -35,6 +35,9 @@ const TURNS_A_STEP: u32 = 4;
 /// Turns from a long step to the next one: a queue pair goes to ERR and its peer is told, or a channel is
 /// buried and its queue pair recycled.
 const TURNS_A_LONG_STEP: u32 = 8;
+/// The first long steps after a while without any find everything cold and take several times as long:
+/// the pause after the first is 2 to the power of this times as long, after each further one half as long.
+const COLD_PAUSES: u32 = 3;
 /// For each so many dying channels there is one step at a time: so many of them are gone after a few
 /// milliseconds, and ten times as many, too.
 const CROWD: usize = 64;
@@ -96,6 +99,8 @@ pub(super) struct Draining {
     unlooked: usize,
     /// Turns until the next step.
     turns: u32,
+    /// Long steps until everything counts as warm.
+    cold: u32,
     /// One of them may go on now.
     pub(super) woken: bool,
     /// At the latest then one of them goes on.
@@ -113,6 +118,7 @@ impl Draining {
             cursor: 0,
             unlooked: 0,
             turns: 0,
+            cold: COLD_PAUSES,
             woken: false,
             next: Time::NEVER,
         }
@@ -162,6 +168,20 @@ impl Draining {
     /// The one that was just looked at goes on in the next turn.
     fn goes_on(&mut self) {
         self.unlooked += 1;
+    }
+
+    /// A long step was taken.
+    fn pause_long(&mut self) {
+        self.turns = TURNS_A_LONG_STEP << self.cold;
+        self.cold = self.cold.saturating_sub(1);
+    }
+
+    /// If none dies, and none is to, then the next end will find everything cold.
+    fn cool_down(&mut self) {
+        if self.sweeps.is_empty() && self.verdicts.is_empty() && self.len() == 0 {
+            self.cold = COLD_PAUSES;
+            self.turns = TURNS_A_LONG_STEP << COLD_PAUSES;
+        }
     }
 
     /// The one that was just looked at is over.
@@ -333,7 +353,7 @@ impl<F: Fabric> Shard<F> {
             }
             let Some(key) = self.draining.sentenced.pop_front() else { break };
             left -= 1;
-            self.draining.turns = TURNS_A_LONG_STEP;
+            self.draining.pause_long();
             self.carry_out(now, key);
         }
         self.draining.begin_round(now);
@@ -346,7 +366,7 @@ impl<F: Fabric> Shard<F> {
                     break;
                 }
                 Look::Over(event) => {
-                    self.draining.turns = TURNS_A_LONG_STEP;
+                    self.draining.pause_long();
                     self.draining.is_over();
                     if event == LifeEvent::Overdue {
                         self.give_up(key);
@@ -356,6 +376,7 @@ impl<F: Fabric> Shard<F> {
             }
         }
         self.draining.turns = self.draining.turns.max(TURNS_A_STEP);
+        self.draining.cool_down();
         steps - left
     }
 
