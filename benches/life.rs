@@ -14,6 +14,8 @@
 //!
 //! Figures are of this run; compare them with each other, not with another machine.
 
+#[path = "../tests/common/counting.rs"]
+mod counting;
 #[path = "../tests/sim/rig/mod.rs"]
 mod rig;
 
@@ -43,10 +45,11 @@ fn main() {
     login();
 }
 
-/// Time of the shard's turns, and those that were interrupted.
+/// Time of the shard's turns, those that were interrupted, and what they allocated.
 #[derive(Default)]
 struct Stopwatch {
     interrupted: u64,
+    allocations: u64,
 }
 
 impl Stopwatch {
@@ -54,9 +57,11 @@ impl Stopwatch {
     /// on by as much, and by a microsecond at least, so that packets travel while the shard works.
     fn turn(&mut self, rig: &mut Rig) -> Option<Duration> {
         let now = rig.now;
+        let allocated = counting::allocations();
         let started = Instant::now();
         rig.shards[0].poll(now);
         let took = started.elapsed();
+        self.allocations += counting::allocations() - allocated;
         for raw in &mut rig.raws {
             raw.poll(now);
         }
@@ -164,14 +169,18 @@ fn storm() {
 fn login() {
     let mut watch = Stopwatch::default();
     let (mut fresh, mut spare) = (Vec::new(), Vec::new());
+    let (mut allocated_fresh, mut allocated_spare) = (0, 0);
     for _ in 0..ROUNDS / 4 {
         // A target that nobody has logged in to has no spares.
         let mut rig = big_rig(vec![lun(0, malloc(8))]);
         let raw = rig.raw(0);
-        for latencies in [&mut fresh, &mut spare] {
+        for (latencies, allocated) in [(&mut fresh, &mut allocated_fresh), (&mut spare, &mut allocated_spare)]
+        {
+            let before = watch.allocations;
             for _ in 0..DYING {
                 latencies.extend(log_in(&mut watch, &mut rig, raw));
             }
+            *allocated += watch.allocations - before;
             for channel in 0..DYING {
                 let now = rig.now;
                 let conn = rig.raws[raw].channels[channel].conn.expect("it is live");
@@ -183,13 +192,17 @@ fn login() {
         assert_eq!((rig.counter("qps_made"), rig.counter("qps_reused")), (DYING as u64, DYING as u64));
     }
     println!("login: from the request for a connection to the first answer");
-    for (name, latencies) in [("new queue pair", &mut fresh), ("spare", &mut spare)] {
+    let logins = (ROUNDS / 4 * DYING) as f64;
+    for (name, latencies, allocated) in
+        [("new queue pair", &mut fresh, allocated_fresh), ("spare", &mut spare, allocated_spare)]
+    {
         println!(
-            "  {name:14}  {:6} logins  mean {:7.2} us  p50 {:7.2} us  p99 {:7.2} us",
+            "  {name:14}  {:6} logins  mean {:7.2} us  p50 {:7.2} us  p99 {:7.2} us  {:.1} allocations each",
             latencies.len(),
             mean(latencies),
             percentile(latencies, 50.0),
-            percentile(latencies, 99.0)
+            percentile(latencies, 99.0),
+            allocated as f64 / logins
         );
     }
     let ratio = mean(&fresh) / mean(&spare);
