@@ -79,7 +79,10 @@ pub enum Recycling {
     /// It cannot: [`Retire::Recycle`] is refused as invalid, only [`Retire::Destroy`] is left.
     Never,
     /// It keeps its number. Late packets of its old connection may still come, so it has to rest
-    /// for [`TIME_WAIT`] before it is connected again (IBTA vol. 1, 12.9.8.4).
+    /// for [`TIME_WAIT`] before it is connected again (IBTA vol. 1, 12.9.8.4). It may have kept more: rdma_rxe
+    /// looks a route up once in the life of a queue pair, whose RESET does not forget it (Linux 6.1 and 6.12,
+    /// rxe_net.c, `rxe_find_route`), and what it sends to another peer gets lost. So it is
+    /// connected over the same path again, or not at all.
     SameNumber,
     /// It gets another number, and the old one rests without it: it can be connected at once.
     NewNumber,

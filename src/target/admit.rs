@@ -9,7 +9,7 @@ use super::life::{Life, LifeEvent};
 use super::limits::{MAX_CREDITS, MAX_READS_A_QP};
 use super::message::{Admission, Admitted, ChannelRef, Message};
 use super::shard::Shard;
-use crate::rdma::verbs::{ConnRequest, QpId, QpInit, QpModify, RtrAttr, RtsAttr, VerbsError};
+use crate::rdma::verbs::{ConnRequest, Path, QpId, QpInit, QpModify, RtrAttr, RtsAttr, VerbsError};
 use crate::wire::num::{Psn, Qpn};
 
 /// Work requests of a queue pair: a response and a WRITE for each credit, and a few for marker and
@@ -51,7 +51,7 @@ impl<F: Fabric> Shard<F> {
             return Err(VerbsError::Exhausted("channel"));
         }
         let room = send_queue(admission.params.credits).min(self.fabric.caps().max_send_wr);
-        let ready = self.ready_queue_pair(now, room)?;
+        let ready = self.ready_queue_pair(now, &admission.request.path, room)?;
         let starting_psn = Psn::new(self.rng.u32(..));
         let max_rd_atomic = admission.request.responder_resources.clamp(1, MAX_READS_A_QP);
         let connected = self.connect(now, ready.qp, &admission.request, starting_psn, max_rd_atomic);
@@ -87,9 +87,10 @@ impl<F: Fabric> Shard<F> {
         Ok(Admitted { channel, qpn, starting_psn, max_rd_atomic })
     }
 
-    /// A queue pair in INIT with so much room in its send queue: a spare, if there is one.
-    fn ready_queue_pair(&mut self, now: Time, max_send_wr: u32) -> Result<Ready, VerbsError> {
-        if let Some(spare) = self.spares.take(now, max_send_wr) {
+    /// A queue pair in INIT with so much room in its send queue: a spare that can go this path, if there is
+    /// one.
+    fn ready_queue_pair(&mut self, now: Time, path: &Path, max_send_wr: u32) -> Result<Ready, VerbsError> {
+        if let Some(spare) = self.spares.take(now, path, max_send_wr) {
             self.counts.qps_reused += 1;
             return Ok(Ready { qp: spare.qp, max_send_wr: spare.max_send_wr, life: spare.life });
         }

@@ -495,7 +495,7 @@ impl<F: Fabric> Shard<F> {
         self.peers.send(0, Message::Gone { conn: channel.conn, channel: at, slots, tally });
         self.queues.one_ended(event == LifeEvent::Quiet);
         let mut retiring = Retiring::new(now, channel.qp, channel.qpn, channel.max_send_wr);
-        (retiring.life, retiring.held) = (channel.life, held);
+        (retiring.life, retiring.path, retiring.held) = (channel.life, channel.path, held);
         retiring.why = channel.exit.map(|exit| exit.why);
         self.retire(now, retiring);
     }

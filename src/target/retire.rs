@@ -16,7 +16,7 @@ use super::limits::{RETIRE_AGAIN_AFTER, RETIRE_WITHIN};
 use super::shard::Shard;
 use super::spares::Spare;
 use super::why::Why;
-use crate::rdma::verbs::{QpId, Retire, Retired, VerbsError};
+use crate::rdma::verbs::{Path, QpId, Retire, Retired, VerbsError};
 use crate::srp::task::{Owner, TaskEvent};
 use crate::wire::num::Qpn;
 
@@ -25,6 +25,8 @@ pub(super) struct Retiring {
     pub(super) qp: QpId,
     pub(super) qpn: Qpn,
     pub(super) max_send_wr: u32,
+    /// The path of its channel, if it had one.
+    pub(super) path: Path,
     /// Flushed or condemned.
     pub(super) life: Life,
     /// Why its channel ended, if it had one.
@@ -47,6 +49,7 @@ impl Retiring {
             qp,
             qpn,
             max_send_wr,
+            path: Path::NONE,
             life: Life::Condemned,
             why: None,
             held: Vec::new(),
@@ -97,10 +100,22 @@ impl<F: Fabric> Shard<F> {
     /// Takes over a queue pair whose channel is over.
     pub(super) fn retire(&mut self, now: Time, mut retiring: Retiring) {
         let wanted = self.queues.unfit().is_none() && !self.admin.is_leaving();
-        let recycle =
-            retiring.life == Life::Flushed && wanted && self.spares.has_room(self.retirements.coming());
+        let recycle = retiring.life == Life::Flushed && wanted && self.has_room_for_a_spare(now);
         self.ask(now, &mut retiring, if recycle { Retire::Recycle } else { Retire::Destroy });
         self.retirements.list.push(retiring);
+    }
+
+    /// Whether there is room for one more spare. One that only its old peer can use makes room for it, the
+    /// oldest, since that peer may never be back.
+    fn has_room_for_a_spare(&mut self, now: Time) -> bool {
+        let coming = self.retirements.coming();
+        if !self.spares.has_room(coming)
+            && self.spares.are_bound()
+            && let Some(oldest) = self.spares.give_up_one()
+        {
+            self.retire_spare(now, oldest);
+        }
+        self.spares.has_room(coming)
     }
 
     /// A queue pair that never served a channel goes at once.
@@ -152,7 +167,7 @@ impl<F: Fabric> Shard<F> {
             Retired::Recycled if asked_to_recycle && self.queues.unfit().is_none() => {
                 self.release_held(&mut retiring);
                 self.counts.qps_recycled += 1;
-                self.spares.put(now, qp, retiring.max_send_wr, retiring.life);
+                self.spares.put(now, qp, retiring.max_send_wr, retiring.path, retiring.life);
             }
             // It was recycled, but nobody will want it.
             Retired::Recycled => {

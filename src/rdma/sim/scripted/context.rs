@@ -96,7 +96,9 @@ impl Inner {
             QpModify::Rtr(attr) => {
                 let far = self.far_of(attr.dest_qpn);
                 let script = far.map(|far| self.fars[far.0].script.clone());
+                let keeps_its_way = self.config.recycling == Recycling::SameNumber;
                 let Some(qp) = self.qp(of) else { return Err(NO_QP) };
+                let way = *qp.way.get_or_insert(attr.path);
                 qp.far = far;
                 qp.script = script.unwrap_or_else(|| qp.script.clone());
                 qp.heard = now;
@@ -115,6 +117,8 @@ impl Inner {
                 }
                 if let Some(far) = far {
                     self.fars[far.0].near = Some(of);
+                    // What it sends goes where it went in its life before.
+                    self.fars[far.0].silent |= keeps_its_way && way != attr.path;
                 }
             }
             QpModify::Init | QpModify::Rts(_) | QpModify::Drain { .. } | QpModify::Resume => qp.state = after,

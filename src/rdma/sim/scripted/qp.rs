@@ -6,7 +6,7 @@ use reactors::time::Time;
 
 use super::far::FarId;
 use super::script::{Flush, Script};
-use crate::rdma::verbs::{QpId, QpInit, QpState, RecvWr, SendWr, WcStatus};
+use crate::rdma::verbs::{Path, QpId, QpInit, QpState, RecvWr, SendWr, WcStatus};
 use crate::wire::num::Qpn;
 
 /// A queue pair in one of its lives: what was to happen to an earlier one happens no more.
@@ -28,6 +28,8 @@ pub(super) struct Qp {
     pub(super) init: QpInit,
     pub(super) state: QpState,
     pub(super) life: u32,
+    /// The path of its first connection, as rxe keeps it.
+    pub(super) way: Option<Path>,
     pub(super) far: Option<FarId>,
     pub(super) script: Script,
     /// From when on it can send and receive.
@@ -59,6 +61,7 @@ impl Qp {
             init,
             state: QpState::Reset,
             life: 0,
+            way: None,
             far: None,
             script: Script::soft(),
             ready_at: Time::ZERO,
@@ -78,7 +81,8 @@ impl Qp {
 
     /// Wiped: another life begins, in RESET.
     pub(super) fn wipe(&mut self) {
-        *self = Qp { life: self.life + 1, failures: self.failures, ..Qp::new(self.qpn, self.init) };
+        let (life, failures, way) = (self.life + 1, self.failures, self.way);
+        *self = Qp { life, failures, way, ..Qp::new(self.qpn, self.init) };
     }
 
     /// Whether a work request that may still be carried out names a byte of this memory. One that is
