@@ -8,12 +8,12 @@ use std::time::Duration;
 use reactors::time::Time;
 
 use super::access::InitiatorId;
+use super::dying::Meant;
 use super::fabric::Fabric;
 use super::handle::{ChannelInfo, Command, EndingInfo, Reply, ReplySlot, Request, SessionId, ShardStats};
 use super::limits::CHUNK_BYTES;
 use super::listener::{Listener, Port};
 use super::message::Message;
-use super::reaper::Meant;
 use super::shard::{Shard, target_info};
 use super::snapshot::Snapshot;
 use super::why::Why;

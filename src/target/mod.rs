@@ -10,8 +10,8 @@
 //! * what a shard owns: [`slots`] (receive memory), [`pool`] (data memory), [`luns`]
 //! * what shards share, off the fast path: [`nexus`] (unit attentions), [`fence`]
 //! * logins on shard 0: [`accept`]; between shards: [`message`]
-//! * the life of a queue pair: [`life`] (its table), `admit`, `probe`, [`why`] it ends, [`drain`] (the waits),
-//!   `reaper`, `retire`, [`spares`], `queues`, `events`; what the log tells of it: `epilogue`
+//! * the life of a queue pair: [`life`] (its table), `admit`, `probe`, [`why`] it ends, `dying` (who, and how fast), [`drain`]
+//!   (the waits), `reaper`, `retire`, [`spares`], `queues`, `events`; what the log tells of it: `epilogue`
 //! * task management: [`manage`]; what is counted: [`counts`]; what hangs: [`pending`]
 //! * how it starts: [`mod@start`]; what it runs on: [`fabric`]; whether its books agree: [`audit`]
 
@@ -25,6 +25,7 @@ pub mod channel;
 pub mod counts;
 mod credits;
 pub mod drain;
+mod dying;
 mod epilogue;
 mod events;
 pub mod fabric;

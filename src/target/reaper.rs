@@ -2,21 +2,17 @@
 //! its own way (`retire`). See `life` for the states, `drain` for the waits and their reasons.
 //!
 //! Many may die at once, beside others that live: [`Shard::end_channel`] only puts its channel down as
-//! a dying one, which takes nothing any more. The rest is done in the slow lane, step by step, and
-//! one step in every few turns: a command of a living channel waits for one short step now and then,
-//! however many die.
-
-use std::collections::VecDeque;
-use std::net::SocketAddr;
+//! a dying one, which takes nothing any more. The rest is done in the slow lane, step by step, at the pace
+//! of `dying`.
 
 use reactors::slab::Key;
 use reactors::time::Time;
 
-use super::admin::session_id;
 use super::channel::{Channel, Exit};
 use super::drain::Step;
+use super::dying::{LOOKS_A_STEP, Meant, PLACES_A_TURN, Sweep};
 use super::fabric::Fabric;
-use super::handle::{Reply, ReplySlot, SessionId};
+use super::handle::{Reply, ReplySlot};
 use super::life::{Life, LifeEvent};
 use super::limits::QUIESCE_WITHIN;
 use super::message::{ChannelRef, Message, Tally};
@@ -26,169 +22,8 @@ use super::shard::Shard;
 use super::task::Ending;
 use super::why::Why;
 use super::wr::Tag;
-use crate::rdma::verbs::{ConnId, QpId, QpModify, Service, VerbsError, Wc, WcStatus};
+use crate::rdma::verbs::{ConnId, QpId, QpModify, VerbsError, Wc, WcStatus};
 use crate::srp::task::Owner;
-
-/// Turns from one step (a task is told, a marker is posted) to the next. A step takes as long as a turn
-/// without work or two; a command takes some dozen turns.
-const TURNS_A_STEP: u32 = 4;
-/// Turns from a long step to the next one: a queue pair goes to ERR and its peer is told, or a channel is
-/// buried and its queue pair recycled.
-const TURNS_A_LONG_STEP: u32 = 8;
-/// The first long steps after a while without any find everything cold and take several times as long:
-/// the pause after the first is 2 to the power of this times as long, after each further one half as long.
-const COLD_PAUSES: u32 = 3;
-/// For each so many dying channels there is one step at a time: so many of them are gone after a few
-/// milliseconds, and ten times as many, too.
-const CROWD: usize = 64;
-/// Dying channels that are looked at for each step. Most of those that wait for their device or their
-/// tasks still do.
-const LOOKS_A_STEP: usize = 4;
-
-/// Places of channels that are looked at in a turn for those that an administrator wants to end.
-const PLACES_A_TURN: u32 = 4;
-
-/// Which channels an administrator wants to end.
-pub(super) enum Meant {
-    /// Those of a session.
-    Session(SessionId),
-    /// Those that came by a listener at an address. IB CM has no port: its service is the address's.
-    Listener(SocketAddr),
-}
-
-impl Meant {
-    fn is(&self, channel: &Channel) -> bool {
-        match self {
-            Meant::Session(session) => session_id(&channel.nexus.id) == *session,
-            Meant::Listener(address) => {
-                channel.path.local == address.ip()
-                    && match channel.service {
-                        Service::RdmaCm { port } => port == address.port(),
-                        Service::IbCm { .. } => true,
-                        Service::Shm => false,
-                    }
-            }
-        }
-    }
-}
-
-/// A look through all channels for those that are to end.
-struct Sweep {
-    meant: Meant,
-    why: Why,
-    reply: ReplySlot,
-    /// The next place.
-    slot: u32,
-    /// How many there were so far.
-    found: usize,
-}
-
-/// The dying channels of a shard.
-pub(super) struct Draining {
-    /// What an administrator wants to end.
-    sweeps: VecDeque<Sweep>,
-    /// Those that many at a time are to end, and why.
-    verdicts: VecDeque<(Key, Why)>,
-    /// Those whose queue pairs are to go to ERR, in the order in which they were put down.
-    sentenced: VecDeque<Key>,
-    /// The others.
-    keys: Vec<Key>,
-    /// Where the next look goes.
-    cursor: usize,
-    /// How many looks are left of the present round through all of them.
-    unlooked: usize,
-    /// Turns until the next step.
-    turns: u32,
-    /// Long steps until everything counts as warm.
-    cold: u32,
-    /// One of them may go on now.
-    pub(super) woken: bool,
-    /// At the latest then one of them goes on.
-    next: Time,
-}
-
-impl Draining {
-    /// Room for so many.
-    pub(super) fn new(channels: usize) -> Draining {
-        Draining {
-            sweeps: VecDeque::new(),
-            verdicts: VecDeque::with_capacity(channels),
-            sentenced: VecDeque::with_capacity(channels),
-            keys: Vec::with_capacity(channels),
-            cursor: 0,
-            unlooked: 0,
-            turns: 0,
-            cold: COLD_PAUSES,
-            woken: false,
-            next: Time::NEVER,
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.sentenced.len() + self.keys.len()
-    }
-
-    /// When one of them goes on.
-    pub(super) fn next(&self) -> Time {
-        let waits = !self.sweeps.is_empty() || !self.verdicts.is_empty() || !self.sentenced.is_empty();
-        if self.woken || self.unlooked > 0 || waits { Time::ZERO } else { self.next }
-    }
-
-    /// Begins another round, if it is time.
-    fn begin_round(&mut self, now: Time) {
-        let woken = std::mem::take(&mut self.woken);
-        if self.unlooked == 0 && (woken || now >= self.next) {
-            self.next = Time::NEVER;
-            self.unlooked = self.keys.len();
-        } else if woken {
-            self.unlooked = self.keys.len();
-        }
-    }
-
-    /// Something may have happened to any of them.
-    pub(super) fn wake(&mut self) {
-        self.woken |= !self.keys.is_empty();
-    }
-
-    /// The next one that is to be looked at in this round.
-    fn look(&mut self) -> Option<Key> {
-        self.unlooked = self.unlooked.checked_sub(1)?;
-        if self.cursor >= self.keys.len() {
-            self.cursor = 0;
-        }
-        self.keys.get(self.cursor).copied()
-    }
-
-    /// The one that was just looked at waits until then.
-    fn waits(&mut self, until: Time) {
-        self.next = self.next.min(until);
-        self.cursor += 1;
-    }
-
-    /// The one that was just looked at goes on in the next turn.
-    fn goes_on(&mut self) {
-        self.unlooked += 1;
-    }
-
-    /// A long step was taken.
-    fn pause_long(&mut self) {
-        self.turns = TURNS_A_LONG_STEP << self.cold;
-        self.cold = self.cold.saturating_sub(1);
-    }
-
-    /// If none dies, and none is to, then the next end will find everything cold.
-    fn cool_down(&mut self) {
-        if self.sweeps.is_empty() && self.verdicts.is_empty() && self.len() == 0 {
-            self.cold = COLD_PAUSES;
-            self.turns = TURNS_A_LONG_STEP << COLD_PAUSES;
-        }
-    }
-
-    /// The one that was just looked at is over.
-    fn is_over(&mut self) {
-        self.keys.swap_remove(self.cursor);
-    }
-}
 
 /// What a look at a dying channel led to.
 #[derive(Copy, Clone, PartialEq, Eq)]
@@ -303,8 +138,7 @@ impl<F: Fabric> Shard<F> {
             self.counts.err_refused += 1;
             tracing::debug!(shard = self.index, qpn = %channel.qpn, %error, "a queue pair cannot go to ERR");
         }
-        self.draining.keys.push(key);
-        self.draining.woken = true;
+        self.draining.carried_out(key);
     }
 
     /// The marker is back: what was posted before it has completed.
@@ -338,11 +172,7 @@ impl<F: Fabric> Shard<F> {
     /// Moves dying channels on, a few steps; gives how many.
     pub(super) fn step_drains(&mut self, now: Time) -> usize {
         self.sweep();
-        self.draining.turns = self.draining.turns.saturating_sub(1);
-        if self.draining.turns > 0 {
-            return 0;
-        }
-        let steps = (self.draining.verdicts.len() + self.draining.len()).div_ceil(CROWD);
+        let Some(steps) = self.draining.due() else { return 0 };
         let mut left = steps;
         while left > 0 {
             // Some other end may have been faster.
@@ -375,8 +205,7 @@ impl<F: Fabric> Shard<F> {
                 }
             }
         }
-        self.draining.turns = self.draining.turns.max(TURNS_A_STEP);
-        self.draining.cool_down();
+        self.draining.pause();
         steps - left
     }
 
