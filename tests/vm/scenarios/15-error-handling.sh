@@ -30,10 +30,14 @@ cat err
 # What the kernel makes of MEDIUM ERROR: ENODATA, or EIO by way of the page cache.
 grep -qE 'Input/output error|No data available' err
 sg=$(sg_of "$disk")
-# The attention goes to whichever command comes first: the kernel's, which logs it, or this one.
-sg_turs "$sg" >attention 2>&1 || true
-dmesg >>attention
-grep -qi 'capacity data has changed' attention || { cat attention && fail "no attention for the new capacity"; }
+# The target looks at its files every tenth of a second. The attention goes to whichever command comes first then: the
+# kernel's, which logs it, or one of these.
+attention_came() {
+    sg_turs "$sg" >>attention 2>&1 || true
+    dmesg >log
+    grep -qi 'capacity data has changed' attention log
+}
+eventually 5 attention_came || { cat attention log && fail "no attention for the new capacity"; }
 says 'medium error' sg_raw -r 4096 "$sg" 28 00 00 01 77 00 00 00 08 00 # READ (10) of LBA 96000
 GUEST
 log_says 'was truncated to 33554432 bytes'
