@@ -177,7 +177,8 @@ impl Qp {
         if payload.len() != len as usize || bth.opcode.position().ends() != last {
             return self.fail_front(sh, now, WcStatus::BadResponse);
         }
-        let Some((first, second)) = pieces(&sh.mrs, self.init.pd, &front.wr.sges, offset, len, true) else {
+        let Some((first, second)) = pieces(&sh.objects.mrs, self.init.pd, &front.wr.sges, offset, len, true)
+        else {
             return self.fail_front(sh, now, WcStatus::LocalProtection);
         };
         let mut left = payload;

@@ -6,11 +6,9 @@ use reactors::time::Time;
 
 use super::config::EngineConfig;
 use super::counters::Counters;
-use super::cq::Cq;
 use super::qp::Qp;
 use super::qpn::QpnTable;
 use super::shared::Shared;
-use super::srq::Srq;
 use super::state;
 use super::transmit::Round;
 use crate::rdma::verbs::{
@@ -69,66 +67,45 @@ impl Engine {
 
     /// A new protection domain.
     pub fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.shared.pds.insert(()).map(PdId).map_err(|()| VerbsError::Exhausted("protection domain"))
-    }
-
-    fn check_pd(&self, pd: PdId) -> Result<(), VerbsError> {
-        self.shared.pds.get(pd.0).copied().ok_or(VerbsError::NotFound("protection domain"))
+        self.shared.objects.alloc_pd()
     }
 
     /// Registers all of `region`.
     pub fn register(&mut self, pd: PdId, region: &Region, access: Access) -> Result<MrKeys, VerbsError> {
-        self.check_pd(pd)?;
-        self.shared.mrs.register(pd, region, access, &mut self.shared.rng)
+        let objects = &mut self.shared.objects;
+        objects.check_pd(pd)?;
+        objects.mrs.register(pd, region, access, &mut objects.rng)
     }
 
     /// Ends a registration.
     pub fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError> {
-        self.shared.mrs.deregister(lkey)
+        self.shared.objects.mrs.deregister(lkey)
     }
 
     /// A new completion queue.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
-        if depth == 0 || depth > self.shared.config.max_cqe {
-            return Err(VerbsError::Invalid("depth of the completion queue"));
-        }
-        self.shared
-            .cqs
-            .insert(Cq::new(depth))
-            .map(CqId)
-            .map_err(|_| VerbsError::Exhausted("completion queue"))
+        self.shared.objects.create_cq(depth, self.shared.config.max_cqe)
     }
 
     /// A new shared receive queue.
     pub fn create_srq(&mut self, pd: PdId, depth: u32) -> Result<SrqId, VerbsError> {
-        self.check_pd(pd)?;
-        if depth == 0 || depth > self.shared.config.max_srq_wr {
-            return Err(VerbsError::Invalid("depth of the shared receive queue"));
-        }
-        let srq = Srq::new(pd, depth);
-        self.shared.srqs.insert(srq).map(SrqId).map_err(|_| VerbsError::Exhausted("shared receive queue"))
+        self.shared.objects.create_srq(pd, depth, self.shared.config.max_srq_wr)
     }
 
     /// Ends a completion queue that no queue pair uses.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        if self.qps.iter().any(|(_, qp)| qp.init.send_cq == cq || qp.init.recv_cq == cq) {
-            return Err(VerbsError::Busy("completion queue"));
-        }
-        self.shared.cqs.remove(cq.0).map(drop).ok_or(VerbsError::NotFound("completion queue"))
+        self.shared.objects.destroy_cq(cq, self.qps.iter().map(|(_, qp)| &qp.init)).map(drop)
     }
 
     /// Ends a shared receive queue that no queue pair uses, with what is posted there.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
-        if self.qps.iter().any(|(_, qp)| qp.init.srq == Some(srq)) {
-            return Err(VerbsError::Busy("shared receive queue"));
-        }
-        self.shared.srqs.remove(srq.0).map(drop).ok_or(VerbsError::NotFound("shared receive queue"))
+        self.shared.objects.destroy_srq(srq, self.qps.iter().map(|(_, qp)| &qp.init))
     }
 
     /// Forgets `count` receives of every shared receive queue, for simulated devices that do what
     /// this one does not.
     pub fn lose_srq_recvs(&mut self, count: usize) {
-        for (_, srq) in self.shared.srqs.iter_mut() {
+        for (_, srq) in self.shared.objects.srqs.iter_mut() {
             for _ in 0..count {
                 srq.take();
             }
@@ -137,27 +114,17 @@ impl Engine {
 
     /// How many receives lie in a shared receive queue; an unknown one has none.
     pub fn posted_srq_recvs(&self, srq: SrqId) -> Option<u32> {
-        Some(self.shared.srqs.get(srq.0).map_or(0, |srq| srq.len() as u32))
+        Some(self.shared.objects.posted_srq_recvs(srq))
     }
 
     /// Arms the limit event.
     pub fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
-        let queue = self.shared.srqs.get_mut(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?;
-        if queue.arm(limit)? {
-            self.shared.events.push_back(AsyncEvent::SrqLimit(srq));
-        }
-        Ok(())
+        self.shared.objects.arm_srq_limit(srq, limit)
     }
 
     /// A new queue pair in RESET, with a random number that nobody had for a while.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, VerbsError> {
-        self.check_pd(init.pd)?;
-        for cq in [init.send_cq, init.recv_cq] {
-            self.shared.cqs.get(cq.0).ok_or(VerbsError::NotFound("completion queue"))?;
-        }
-        if let Some(srq) = init.srq {
-            self.shared.srqs.get(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?;
-        }
+        self.shared.objects.check(init)?;
         let config = &self.shared.config;
         if init.max_send_wr == 0 || init.max_send_wr > config.max_send_wr {
             return Err(VerbsError::Invalid("max_send_wr"));
@@ -166,7 +133,7 @@ impl Engine {
             return Err(VerbsError::Invalid("max_recv_wr"));
         }
         let key = self.qps.next_key().ok_or(VerbsError::Exhausted("queue pair"))?;
-        let qpn = self.qpns.assign(self.now, key, &mut self.shared.rng);
+        let qpn = self.qpns.assign(self.now, key, &mut self.shared.objects.rng);
         let inserted = self.qps.insert(Qp::new(key, qpn, *init));
         inserted.map(QpId).map_err(|_| VerbsError::Exhausted("queue pair"))
     }
@@ -218,12 +185,12 @@ impl Engine {
                 self.modify_qp(now, qp, &QpModify::Reset)?;
                 let ended = self.qps.get_mut(qp.0).ok_or(NO_QP)?;
                 self.qpns.free(now, ended.qpn);
-                ended.qpn = self.qpns.assign(now, qp.0, &mut self.shared.rng);
+                ended.qpn = self.qpns.assign(now, qp.0, &mut self.shared.objects.rng);
                 ended.modify(&mut self.shared, now, &QpModify::Init)?;
                 Retired::Recycled
             }
         };
-        self.shared.events.push_back(AsyncEvent::QpRetired { qp, outcome });
+        self.shared.objects.events.push_back(AsyncEvent::QpRetired { qp, outcome });
         Ok(())
     }
 
@@ -252,17 +219,17 @@ impl Engine {
 
     /// Posts to a shared receive queue.
     pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr) -> Result<(), VerbsError> {
-        self.shared.srqs.get_mut(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?.post(wr)
+        self.shared.objects.srq(srq)?.post(wr)
     }
 
     /// Takes completions off a queue; gives how many. An unknown queue has none.
     pub fn poll_cq(&mut self, cq: CqId, into: &mut [Wc]) -> usize {
-        self.shared.cqs.get_mut(cq.0).map_or(0, |cq| cq.poll(into))
+        self.shared.objects.cqs.get_mut(cq.0).map_or(0, |cq| cq.poll(into))
     }
 
     /// The next asynchronous event.
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
-        self.shared.events.pop_front()
+        self.shared.objects.events.pop_front()
     }
 
     /// When the peer of a connected queue pair last proved to be alive: a packet of it was taken,
@@ -402,7 +369,7 @@ impl Engine {
         if self.shared.read_budget.freed {
             self.wake_readers();
         }
-        while std::mem::take(&mut self.shared.overrun) {
+        while std::mem::take(&mut self.shared.objects.overrun) {
             self.fail_users_of_overrun_queues();
         }
     }
@@ -420,10 +387,10 @@ impl Engine {
     /// A completion queue ran over: who completes there cannot go on (IBTA vol. 1, 10.10.2.5).
     fn fail_users_of_overrun_queues(&mut self) {
         for (key, qp) in self.qps.iter_mut() {
-            let dead = |cq: CqId| self.shared.cqs.get(cq.0).is_none_or(Cq::is_dead);
+            let dead = |cq: CqId| self.shared.objects.is_dead(cq);
             let live = !matches!(qp.state, QpState::Reset | QpState::Err);
             if live && (dead(qp.init.send_cq) || dead(qp.init.recv_cq)) {
-                self.shared.events.push_back(AsyncEvent::QpFatal(QpId(key)));
+                self.shared.objects.events.push_back(AsyncEvent::QpFatal(QpId(key)));
                 qp.enter_error(&mut self.shared, WcStatus::WrFlush);
             }
         }

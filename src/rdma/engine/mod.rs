@@ -18,8 +18,8 @@
 //!   `window`: when to send again, and how much
 //! * `responder` and `reads`: requests of the peer, and the READs among them
 //! * `audit`: what must be true between two calls
-//! * `shared`: what all queue pairs use: `mr`, `cq`, `srq`, `qpn`, `timers`; the scripted adapter of
-//!   `rdma::sim` has the same tables, and `state`
+//! * `shared`: what all queue pairs use: `timers`, queues of work, and `objects`: `mr`, `cq`, `srq`, events;
+//!   `rdma::shm` has the same objects, `qpn` and `state`, and the scripted adapter of `rdma::sim` their tables
 //!
 //! Nothing here allocates after `create_qp` and the moves to RTR and RTS.
 
@@ -30,6 +30,7 @@ pub mod counters;
 pub(crate) mod cq;
 mod device;
 pub(crate) mod mr;
+pub(crate) mod objects;
 mod qp;
 pub(crate) mod qpn;
 mod reads;

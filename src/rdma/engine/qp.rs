@@ -180,7 +180,7 @@ impl Qp {
             // 9. Its own receives are flushed, oldest first.
             true => self.flush_recvs(sh),
             // 10. A shared queue keeps its receives; this queue pair takes no more of them.
-            false => sh.events.push_back(AsyncEvent::LastWqeReached(QpId(self.key))),
+            false => sh.objects.events.push_back(AsyncEvent::LastWqeReached(QpId(self.key))),
         }
     }
 
@@ -197,15 +197,7 @@ impl Qp {
 
     /// Takes a receive for its own queue; in ERR it is flushed at once.
     pub(super) fn post_recv(&mut self, sh: &mut Shared, wr: &RecvWr) -> Result<(), VerbsError> {
-        let rules = state::rules(self.state);
-        if !rules.post_recv {
-            return Err(VerbsError::State(self.state));
-        }
-        let Some(queue) = &mut self.recv else {
-            return Err(VerbsError::Invalid("the queue pair uses a shared receive queue"));
-        };
-        queue.post(wr)?;
-        if rules.flush {
+        if RecvQueue::post_in(self.recv.as_mut(), self.state, wr)? {
             self.flush_recvs(sh);
         }
         Ok(())
@@ -215,7 +207,7 @@ impl Qp {
     pub(super) fn check_drained(&mut self, sh: &mut Shared) {
         if self.state == QpState::Sqd && self.notify_drained && !self.req.has_begun() {
             self.notify_drained = false;
-            sh.events.push_back(AsyncEvent::SqDrained(QpId(self.key)));
+            sh.objects.events.push_back(AsyncEvent::SqDrained(QpId(self.key)));
         }
     }
 

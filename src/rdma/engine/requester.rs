@@ -246,7 +246,7 @@ impl Qp {
         if is_read && self.req.max_reads == 0 && !rules.flush {
             return Err(VerbsError::Invalid("the peer answers no READs"));
         }
-        let legal = pieces(&sh.mrs, self.init.pd, &wr.sges, 0, len_bytes, is_read).is_some();
+        let legal = pieces(&sh.objects.mrs, self.init.pd, &wr.sges, 0, len_bytes, is_read).is_some();
         self.req.queue.push_back(SendWqe {
             wr: *wr,
             len_bytes,
@@ -327,7 +327,7 @@ impl Qp {
         let offset = index * mtu;
         let len = (wqe.len_bytes - offset).min(mtu);
         let ends = index + 1 == wqe.packets;
-        let Some(found) = pieces(&sh.mrs, self.init.pd, &wqe.wr.sges, offset, len, false) else {
+        let Some(found) = pieces(&sh.objects.mrs, self.init.pd, &wqe.wr.sges, offset, len, false) else {
             // The memory went away after the request was posted.
             req.queue[req.cursor].failed = Some(WcStatus::LocalProtection);
             self.go_back(sh);

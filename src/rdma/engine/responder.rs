@@ -120,7 +120,7 @@ impl Qp {
     /// extension headers.
     pub(super) fn on_request(&mut self, sh: &mut Shared, bth: &Bth, rest: &[u8], payload: &[u8]) {
         if self.state == QpState::Rtr && std::mem::take(&mut self.announces_peer) {
-            sh.events.push_back(AsyncEvent::CommEstablished(QpId(self.key)));
+            sh.objects.events.push_back(AsyncEvent::CommEstablished(QpId(self.key)));
         }
         if self.resp.fatal.is_some() {
             sh.counters.dropped_state += 1;
@@ -206,11 +206,11 @@ impl Qp {
         }
         if !payload.is_empty() {
             let pd = match self.init.srq {
-                Some(srq) => sh.srqs.get(srq.0).map_or(self.init.pd, |srq| srq.pd),
+                Some(srq) => sh.objects.srqs.get(srq.0).map_or(self.init.pd, |srq| srq.pd),
                 None => self.init.pd,
             };
             let addr = recv.sge.addr.wrapping_add(u64::from(len_before));
-            let Some(place) = sh.mrs.local(pd, recv.sge.lkey, addr, payload.len(), true) else {
+            let Some(place) = sh.objects.mrs.local(pd, recv.sge.lkey, addr, payload.len(), true) else {
                 let status = WcStatus::LocalProtection;
                 return self.refuse(sh, NakCode::RemoteOperationalError, status, AsyncEvent::QpFatal);
             };
@@ -245,7 +245,7 @@ impl Qp {
         let check_bytes = if position.begins() { left_bytes } else { len };
         if check_bytes > 0 {
             let allowed = self.init.remote_access;
-            let place = sh.mrs.remote(self.init.pd, rkey, addr, check_bytes as usize, true);
+            let place = sh.objects.mrs.remote(self.init.pd, rkey, addr, check_bytes as usize, true);
             let Some(place) = place.filter(|_| allowed) else { return self.refuse_access(sh) };
             place.region.write(place.offset, payload).expect("the place was checked");
             sh.counters.bytes_in += u64::from(len);
@@ -267,7 +267,7 @@ impl Qp {
         }
         if reth.len_bytes > 0 {
             let len = reth.len_bytes as usize;
-            let place = sh.mrs.remote(self.init.pd, reth.rkey, reth.addr, len, false);
+            let place = sh.objects.mrs.remote(self.init.pd, reth.rkey, reth.addr, len, false);
             if place.is_none() || !self.init.remote_access {
                 return self.refuse_access(sh);
             }
@@ -295,9 +295,9 @@ impl Qp {
 
     fn take_recv(&mut self, sh: &mut Shared) -> Option<RecvWr> {
         let Some(id) = self.init.srq else { return self.recv.as_mut()?.take() };
-        let (taken, limit_fires) = sh.srqs.get_mut(id.0)?.take();
+        let (taken, limit_fires) = sh.objects.srqs.get_mut(id.0)?.take();
         if limit_fires {
-            sh.events.push_back(AsyncEvent::SrqLimit(id));
+            sh.objects.events.push_back(AsyncEvent::SrqLimit(id));
         }
         taken
     }
@@ -352,7 +352,7 @@ impl Qp {
         let len = packet.at.len_bytes as usize;
         let (one, payload): ([Piece<'_>; 1], &[Piece<'_>]);
         if len > 0 {
-            let place = sh.mrs.remote(self.init.pd, packet.at.rkey, packet.at.addr, len, false);
+            let place = sh.objects.mrs.remote(self.init.pd, packet.at.rkey, packet.at.addr, len, false);
             let Some(place) = place else {
                 // The memory went away; the rest of the answers cannot be given.
                 self.resp.reads.clear();
@@ -416,7 +416,7 @@ impl Qp {
         sh.counters.sent(0, false);
         sh.counters.replied(syndrome);
         if let Some(fatal) = resp.fatal.take() {
-            sh.events.push_back((fatal.event)(QpId(self.key)));
+            sh.objects.events.push_back((fatal.event)(QpId(self.key)));
             self.enter_error(sh, fatal.status);
         }
         true

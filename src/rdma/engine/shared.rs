@@ -2,16 +2,14 @@
 
 use std::collections::VecDeque;
 
-use reactors::slab::Slab;
 use reactors::time::Time;
 
 use super::config::EngineConfig;
 use super::counters::Counters;
-use super::cq::{Cq, Pushed};
-use super::mr::MrTable;
-use super::srq::Srq;
+use super::cq::Pushed;
+use super::objects::{Objects, Sizes};
 use super::timers::Timers;
-use crate::rdma::verbs::{AsyncEvent, CqId, Wc};
+use crate::rdma::verbs::{CqId, Wc};
 
 /// READ data on the way to all queue pairs together.
 pub(super) struct ReadBudget {
@@ -48,13 +46,7 @@ impl ReadBudget {
 /// Everything but the queue pairs.
 pub(super) struct Shared {
     pub(super) config: EngineConfig,
-    pub(super) rng: fastrand::Rng,
-    pub(super) pds: Slab<()>,
-    pub(super) mrs: MrTable,
-    pub(super) cqs: Slab<Cq>,
-    pub(super) srqs: Slab<Srq>,
-    /// Grows beyond its start only if nobody polls.
-    pub(super) events: VecDeque<AsyncEvent>,
+    pub(super) objects: Objects,
     pub(super) counters: Counters,
     pub(super) timers: Timers,
     /// Slots of queue pairs that have something to send.
@@ -68,20 +60,20 @@ pub(super) struct Shared {
     /// Slots of queue pairs in ERR whose send queue is to be flushed.
     pub(super) flushes: Vec<u32>,
     pub(super) read_budget: ReadBudget,
-    /// A completion queue has just run over.
-    pub(super) overrun: bool,
 }
 
 impl Shared {
     pub(super) fn new(config: EngineConfig, rng: fastrand::Rng) -> Self {
         let qps = config.max_qp as usize;
+        let sizes = Sizes {
+            pds: config.max_pd,
+            mrs: config.max_mr,
+            cqs: config.max_cq,
+            srqs: config.max_srq,
+            qps: config.max_qp,
+        };
         Shared {
-            rng,
-            pds: Slab::new(config.max_pd as usize),
-            mrs: MrTable::new(config.max_mr),
-            cqs: Slab::new(config.max_cq as usize),
-            srqs: Slab::new(config.max_srq as usize),
-            events: VecDeque::with_capacity(qps * 2 + 16),
+            objects: Objects::new(sizes, rng),
             counters: Counters::default(),
             timers: Timers::new(config.max_qp),
             ready: VecDeque::with_capacity(qps),
@@ -95,7 +87,6 @@ impl Shared {
                 waiting: VecDeque::with_capacity(qps),
                 freed: false,
             },
-            overrun: false,
             config,
         }
     }
@@ -103,15 +94,8 @@ impl Shared {
     /// Queues a completion.
     #[inline]
     pub(super) fn complete(&mut self, cq: CqId, wc: Wc) {
-        let Some(queue) = self.cqs.get_mut(cq.0) else { return };
-        match queue.push(wc) {
-            Pushed::Queued => {}
-            Pushed::Lost => self.counters.completions_lost += 1,
-            Pushed::Overrun => {
-                self.counters.completions_lost += 1;
-                self.events.push_back(AsyncEvent::CqOverrun(cq));
-                self.overrun = true;
-            }
+        if let Some(Pushed::Lost | Pushed::Overrun) = self.objects.complete(cq, wc) {
+            self.counters.completions_lost += 1;
         }
     }
 

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::rdma::verbs::{PdId, RecvWr, VerbsError};
+use super::state::rules;
+use crate::rdma::verbs::{PdId, QpState, RecvWr, VerbsError};
 
 /// Posted receives, first in, first out.
 pub(crate) struct RecvQueue {
@@ -17,12 +18,27 @@ impl RecvQueue {
     }
 
     #[inline]
-    pub(crate) fn post(&mut self, wr: &RecvWr) -> Result<(), VerbsError> {
+    fn post(&mut self, wr: &RecvWr) -> Result<(), VerbsError> {
         if self.ring.len() == self.depth {
             return Err(VerbsError::QueueFull);
         }
         self.ring.push_back(*wr);
         Ok(())
+    }
+
+    /// Posts to the queue that a queue pair in `state` has of its own, if it has one; whether all of it is to
+    /// be flushed at once.
+    pub(crate) fn post_in(
+        queue: Option<&mut RecvQueue>,
+        state: QpState,
+        wr: &RecvWr,
+    ) -> Result<bool, VerbsError> {
+        let rules = rules(state);
+        if !rules.post_recv {
+            return Err(VerbsError::State(state));
+        }
+        queue.ok_or(VerbsError::Invalid("the queue pair uses a shared receive queue"))?.post(wr)?;
+        Ok(rules.flush)
     }
 
     #[inline]

@@ -19,9 +19,7 @@ use super::hub::{Hub, Notice};
 use super::qp::Qp;
 use super::ring::MAX_RECORD_BYTES;
 use super::tables::Tables;
-use crate::rdma::engine::cq::Cq;
 use crate::rdma::engine::qpn::QpnTable;
-use crate::rdma::engine::srq::Srq;
 use crate::rdma::verbs::{
     Access, AsyncEvent, ConnEvent, ConnId, ConnReply, ConnectAttr, Connections, CqId, Device as Verbs,
     DeviceCaps, ListenerId, MrKeys, PdId, QpId, QpInit, QpModify, QpState, RecvWr, Recycling, Retire,
@@ -220,13 +218,13 @@ impl Device {
     /// What a completion queue that ran over means for its queue pairs: they are of no use.
     #[inline]
     fn settle(&mut self) {
-        if !self.tables.overrun {
+        if !self.tables.objects.overrun {
             return;
         }
-        while std::mem::take(&mut self.tables.overrun) {
+        while std::mem::take(&mut self.tables.objects.overrun) {
             let Device { qps, tables, .. } = self;
             for (_, pair) in qps.iter_mut() {
-                if tables.is_dead(pair.init.send_cq) || tables.is_dead(pair.init.recv_cq) {
+                if [pair.init.send_cq, pair.init.recv_cq].iter().any(|cq| tables.objects.is_dead(*cq)) {
                     pair.enter_error(tables, WcStatus::WrFlush);
                 }
             }
@@ -342,7 +340,7 @@ impl Verbs for Device {
     }
 
     fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
-        self.tables.pds.insert(()).map(PdId).map_err(|()| VerbsError::Exhausted("protection domain"))
+        self.tables.objects.alloc_pd()
     }
 
     /// Memory that peers can map.
@@ -357,12 +355,13 @@ impl Verbs for Device {
     }
 
     fn register(&mut self, pd: PdId, region: &Region, access: Access) -> Result<MrKeys, VerbsError> {
-        self.tables.check_pd(pd)?;
+        self.tables.objects.check_pd(pd)?;
         if (access.remote_read || access.remote_write) && region.memfd().is_none() {
             return Err(VerbsError::Invalid("memory: the peer can only reach what the device allocated"));
         }
         let Device { tables, live, qps, .. } = self;
-        let keys = tables.mrs.register(pd, region, access, &mut tables.rng)?;
+        let objects = &mut tables.objects;
+        let keys = objects.mrs.register(pd, region, access, &mut objects.rng)?;
         for key in &*live {
             let Some(pair) = qps.get(*key).filter(|pair| pair.init.pd == pd && pair.init.remote_access)
             else {
@@ -380,73 +379,50 @@ impl Verbs for Device {
     /// Takes effect at the peer as soon as it reads its messages. Who must know that nothing is
     /// written any more ends the queue pair first.
     fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError> {
-        let (pd, keys) = self.tables.mrs.find(lkey).ok_or(VerbsError::NotFound("memory region"))?;
+        let (pd, keys) = self.tables.objects.mrs.find(lkey).ok_or(VerbsError::NotFound("memory region"))?;
         let of_pd = self.live.iter().filter_map(|key| self.qps.get(*key)).filter(|pair| pair.init.pd == pd);
         for link in of_pd.filter(|pair| pair.init.remote_access).filter_map(|pair| pair.link.as_ref()) {
             link.revoke(keys.rkey);
         }
-        self.tables.mrs.deregister(lkey)
+        self.tables.objects.mrs.deregister(lkey)
     }
 
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
-        if depth == 0 || depth > self.caps().max_cqe {
-            return Err(VerbsError::Invalid("depth of the completion queue"));
-        }
-        let exhausted = VerbsError::Exhausted("completion queue");
-        self.tables.cqs.insert(Cq::new(depth)).map(CqId).map_err(|_| exhausted)
+        let most = self.caps().max_cqe;
+        self.tables.objects.create_cq(depth, most)
     }
 
     fn create_srq(&mut self, pd: PdId, depth: u32) -> Result<SrqId, VerbsError> {
-        self.tables.check_pd(pd)?;
-        if depth == 0 || depth > self.caps().max_srq_wr {
-            return Err(VerbsError::Invalid("depth of the shared receive queue"));
-        }
-        let exhausted = VerbsError::Exhausted("shared receive queue");
-        self.tables.srqs.insert(Srq::new(pd, depth)).map(SrqId).map_err(|_| exhausted)
+        let most = self.caps().max_srq_wr;
+        self.tables.objects.create_srq(pd, depth, most)
     }
 
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        if self.qps.iter().any(|(_, pair)| pair.init.send_cq == cq || pair.init.recv_cq == cq) {
-            return Err(VerbsError::Busy("completion queue"));
-        }
-        let gone = self.tables.cqs.remove(cq.0).ok_or(VerbsError::NotFound("completion queue"))?;
+        let gone = self.tables.objects.destroy_cq(cq, self.qps.iter().map(|(_, pair)| &pair.init))?;
         self.tables.unpolled -= gone.len();
         Ok(())
     }
 
     fn destroy_srq(&mut self, srq: SrqId) -> Result<(), VerbsError> {
-        if self.qps.iter().any(|(_, pair)| pair.init.srq == Some(srq)) {
-            return Err(VerbsError::Busy("shared receive queue"));
-        }
-        self.tables.srqs.remove(srq.0).map(drop).ok_or(VerbsError::NotFound("shared receive queue"))
+        self.tables.objects.destroy_srq(srq, self.qps.iter().map(|(_, pair)| &pair.init))
     }
 
     fn posted_srq_recvs(&self, srq: SrqId) -> Option<u32> {
-        Some(self.tables.srqs.get(srq.0).map_or(0, |srq| srq.len() as u32))
+        Some(self.tables.objects.posted_srq_recvs(srq))
     }
 
     fn arm_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), VerbsError> {
-        let queue = self.tables.srqs.get_mut(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?;
-        if queue.arm(limit)? {
-            self.tables.events.push_back(AsyncEvent::SrqLimit(srq));
-        }
-        Ok(())
+        self.tables.objects.arm_srq_limit(srq, limit)
     }
 
     fn create_qp(&mut self, init: &QpInit) -> Result<QpId, VerbsError> {
-        self.tables.check_pd(init.pd)?;
-        for cq in [init.send_cq, init.recv_cq] {
-            self.tables.cqs.get(cq.0).ok_or(VerbsError::NotFound("completion queue"))?;
-        }
-        if let Some(srq) = init.srq {
-            self.tables.srqs.get(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?;
-        }
+        self.tables.objects.check(init)?;
         let most = self.caps().max_send_wr;
         if init.max_send_wr == 0 || init.max_send_wr > most || init.max_recv_wr > most {
             return Err(VerbsError::Invalid("max_send_wr or max_recv_wr"));
         }
         let key = self.qps.next_key().ok_or(VerbsError::Exhausted("queue pair"))?;
-        let qpn = self.qpns.assign(self.now, key, &mut self.tables.rng);
+        let qpn = self.qpns.assign(self.now, key, &mut self.tables.objects.rng);
         let inserted = self.qps.insert(Qp::new(key, qpn, *init));
         inserted.map(QpId).map_err(|_| VerbsError::Exhausted("queue pair"))
     }
@@ -473,12 +449,12 @@ impl Verbs for Device {
                 self.modify_qp(now, qp, &QpModify::Reset)?;
                 let pair = self.qps.get_mut(qp.0).ok_or(NO_QP)?;
                 self.qpns.free(now, pair.qpn);
-                pair.qpn = self.qpns.assign(now, qp.0, &mut self.tables.rng);
+                pair.qpn = self.qpns.assign(now, qp.0, &mut self.tables.objects.rng);
                 self.modify_qp(now, qp, &QpModify::Init)?;
                 Retired::Recycled
             }
         };
-        self.tables.events.push_back(AsyncEvent::QpRetired { qp, outcome });
+        self.tables.objects.events.push_back(AsyncEvent::QpRetired { qp, outcome });
         Ok(())
     }
 
@@ -509,18 +485,18 @@ impl Verbs for Device {
     }
 
     fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr) -> Result<(), VerbsError> {
-        self.tables.srqs.get_mut(srq.0).ok_or(VerbsError::NotFound("shared receive queue"))?.post(wr)
+        self.tables.objects.srq(srq)?.post(wr)
     }
 
     #[inline]
     fn poll_cq(&mut self, cq: CqId, into: &mut [Wc]) -> usize {
-        let count = self.tables.cqs.get_mut(cq.0).map_or(0, |cq| cq.poll(into));
+        let count = self.tables.objects.cqs.get_mut(cq.0).map_or(0, |cq| cq.poll(into));
         self.tables.unpolled -= count;
         count
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {
-        self.tables.events.pop_front()
+        self.tables.objects.events.pop_front()
     }
 
     fn last_heard(&self, qp: QpId) -> Result<Time, VerbsError> {
@@ -542,7 +518,7 @@ impl Verbs for Device {
 
     fn next_deadline(&self) -> Time {
         let due = self.tables.unpolled > 0
-            || !self.tables.events.is_empty()
+            || !self.tables.objects.events.is_empty()
             || !self.busy.is_empty()
             || !self.doze.may_sleep();
         if due {

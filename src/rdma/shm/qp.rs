@@ -110,7 +110,7 @@ impl Qp {
             }
             // Nothing is ever half done: who drains has drained.
             QpModify::Drain { notify: true } => {
-                tables.events.push_back(AsyncEvent::SqDrained(QpId(self.key)))
+                tables.objects.events.push_back(AsyncEvent::SqDrained(QpId(self.key)))
             }
             QpModify::Init | QpModify::Rts(_) | QpModify::Drain { notify: false } | QpModify::Resume => {}
         }
@@ -132,7 +132,7 @@ impl Qp {
         let mut link =
             hub.unpark(attr.dest_qpn.get()).ok_or(VerbsError::NotFound("connection of that queue pair"))?;
         if self.init.remote_access {
-            for (keys, region, access) in tables.mrs.of(self.init.pd) {
+            for (keys, region, access) in tables.objects.mrs.of(self.init.pd) {
                 if !link.export(keys, region, access) {
                     return Err(VerbsError::System {
                         what: "show memory to the peer".to_owned(),
@@ -183,7 +183,7 @@ impl Qp {
         match self.recv.is_some() {
             true => self.flush_recvs(tables),
             // A shared queue keeps its receives; this queue pair takes no more of them.
-            false => tables.events.push_back(AsyncEvent::LastWqeReached(QpId(self.key))),
+            false => tables.objects.events.push_back(AsyncEvent::LastWqeReached(QpId(self.key))),
         }
     }
 
@@ -212,15 +212,7 @@ impl Qp {
 
     /// Takes a receive for its own queue; in ERR it is flushed at once.
     pub(super) fn post_recv(&mut self, tables: &mut Tables, wr: &RecvWr) -> Result<(), VerbsError> {
-        let rules = state::rules(self.state);
-        if !rules.post_recv {
-            return Err(VerbsError::State(self.state));
-        }
-        let Some(queue) = &mut self.recv else {
-            return Err(VerbsError::Invalid("the queue pair uses a shared receive queue"));
-        };
-        queue.post(wr)?;
-        if rules.flush {
+        if RecvQueue::post_in(self.recv.as_mut(), self.state, wr)? {
             self.flush_recvs(tables);
         }
         Ok(())
@@ -299,7 +291,7 @@ impl Qp {
             tracing::warn!(peer = %link.peer, qpn = %self.qpn, "a connection ends: {lie}");
         }
         tables.counters.liars += 1;
-        tables.events.push_back(AsyncEvent::QpRequestError(QpId(self.key)));
+        tables.objects.events.push_back(AsyncEvent::QpRequestError(QpId(self.key)));
         self.enter_error(tables, WcStatus::WrFlush);
     }
 
@@ -309,7 +301,7 @@ impl Qp {
         let Some(link) = &mut self.link else { return Ok(Some(WcStatus::LocalQpOperation)) };
         let source = |sge: &Sge| {
             let len_bytes = sge.len_bytes as usize;
-            let place = tables.mrs.local(self.init.pd, sge.lkey, sge.addr, len_bytes, false)?;
+            let place = tables.objects.mrs.local(self.init.pd, sge.lkey, sge.addr, len_bytes, false)?;
             Some(Source { region: place.region, offset: place.offset, len_bytes })
         };
         let pushed = match wr.sges.as_slice() {
@@ -364,7 +356,8 @@ impl Qp {
         let mut at = place.offset;
         for sge in wr.sges.as_slice() {
             let bytes = sge.len_bytes as usize;
-            let Some(local) = tables.mrs.local(self.init.pd, sge.lkey, sge.addr, bytes, !write) else {
+            let Some(local) = tables.objects.mrs.local(self.init.pd, sge.lkey, sge.addr, bytes, !write)
+            else {
                 return Ok(Some(WcStatus::LocalProtection));
             };
             let copied = match write {
@@ -404,7 +397,7 @@ impl Qp {
             if self.announces_peer {
                 self.announces_peer = false;
                 if self.state == QpState::Rtr {
-                    tables.events.push_back(AsyncEvent::CommEstablished(QpId(self.key)));
+                    tables.objects.events.push_back(AsyncEvent::CommEstablished(QpId(self.key)));
                 }
             }
         }
@@ -423,10 +416,10 @@ impl Qp {
         let (pd, wr) = match (&mut self.recv, self.init.srq) {
             (Some(own), _) => (self.init.pd, own.take()),
             (None, Some(srq)) => {
-                let Some(shared) = tables.srqs.get_mut(srq.0) else { return false };
+                let Some(shared) = tables.objects.srqs.get_mut(srq.0) else { return false };
                 let (wr, limit) = shared.take();
                 if limit {
-                    tables.events.push_back(AsyncEvent::SrqLimit(srq));
+                    tables.objects.events.push_back(AsyncEvent::SrqLimit(srq));
                 }
                 (shared.pd, wr)
             }
@@ -434,7 +427,7 @@ impl Qp {
         };
         let Some(wr) = wr else { return false };
         let len_bytes = record.len_bytes;
-        let place = tables.mrs.local(pd, wr.sge.lkey, wr.sge.addr, len_bytes, true);
+        let place = tables.objects.mrs.local(pd, wr.sge.lkey, wr.sge.addr, len_bytes, true);
         let status = match place {
             _ if len_bytes > wr.sge.len_bytes as usize => WcStatus::LocalLength,
             None => WcStatus::LocalProtection,
