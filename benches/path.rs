@@ -5,31 +5,27 @@
 //! this run; compare them with each other. With a number as argument it does so many I/Os at depth 32 on a
 //! clock that only counts how often it is read: for callgrind, with `--toggle-collect` of one side's turn.
 
+#[path = "../tests/common/one_shard.rs"]
+mod one_shard;
+
 use std::path::Path as FsPath;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bdev::Bdev;
 use bdev::null::{NullBdev, NullOptions};
-use reactors::arena::HugePages;
 use reactors::clock::Clock;
 use reactors::poller::Poller;
-use reactors::ring::{Mailbox, Sender};
-use reactors::stats::ReactorStats;
+use reactors::ring::Sender;
 use reactors::time::Time;
-use reactors::wake::Waker;
 use srpoll::initiator::load::{Load, Pattern, Stop, Workload};
 use srpoll::initiator::scan::{LunInfo, Pace, scan, wait_live};
 use srpoll::initiator::{Session, SessionConfig};
 use srpoll::rdma::shm::{Device, DeviceConfig, Hub};
 use srpoll::rdma::verbs::{Path, PathMtu, Service};
-use srpoll::target::access::AccessList;
-use srpoll::target::handle::{Command, ReplySlot, Request};
 use srpoll::target::limits::Limits;
 use srpoll::target::listener::Listener;
-use srpoll::target::message::{Message, Peers};
-use srpoll::target::shard::{Shard, ShardSeed};
-use srpoll::target::snapshot::{Identity, LunEntry, Snapshot};
+use srpoll::target::message::Message;
+use srpoll::target::shard::Shard;
 use srpoll::wire::scsi::lun::Lun;
 use srpoll::wire::srp::PortId;
 
@@ -65,50 +61,12 @@ impl Pace for Turns {
 }
 
 fn shard(socket: &FsPath, clock: Option<Clock>) -> (Shard<Device>, Sender<Message>) {
-    let waker = Waker::new().expect("an eventfd");
-    let (sender, inbox) = Mailbox::new(64, &waker);
     let options = NullOptions { len_bytes: 1 << 30, block_bytes: 512, read_only: false, uuid: None };
     let disk = Arc::new(NullBdev::create("disk", &options).expect("a null device"));
-    let lun = LunEntry {
-        lun: 0,
-        uuid: disk.uuid(),
-        bdev: disk,
-        naa: 0x3000_0000_0000_0001,
-        serial: "1".to_owned(),
-        read_only: false,
-        fences: Arc::default(),
-    };
-    let limits = Limits::default();
-    let snapshot = Arc::new(Snapshot {
-        epoch: 1,
-        identity: Some(Identity { id_ext: 1, ioc_guid: 2 }),
-        luns: vec![lun],
-        access: AccessList::default(),
-        limits,
-    });
-    let seed = ShardSeed {
-        index: 0,
-        core: None,
-        snapshot,
-        hugepages: HugePages::Off,
-        inbox,
-        peers: Peers::new(vec![sender.clone()], limits.tasks as usize),
-        seatings: Arc::default(),
-        stats: Arc::new(ReactorStats::default()),
-        clock,
-    };
     let config =
         DeviceConfig { hub: Hub::new().expect("an eventfd"), ..DeviceConfig::new(3).expect("an eventfd") };
     let device = Device::new(config).expect("descriptors");
-    let mut shard = Shard::new(seed, device, fastrand::Rng::with_seed(1)).expect("memory");
-    let (to, _answers) = std::sync::mpsc::channel();
-    let request = Request::AddListener(Listener::Shm(socket.to_owned()));
-    sender.send(Message::Control(Command { request, reply: ReplySlot::new(0, to) })).expect("room");
-    // The listener is there before anybody asks.
-    for _ in 0..10 {
-        shard.poll(Time::ZERO);
-    }
-    (shard, sender)
+    one_shard::listening(device, disk, Limits::default(), clock, Listener::Shm(socket.to_owned()))
 }
 
 fn session(socket: &FsPath) -> Session<Device> {

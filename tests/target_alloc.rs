@@ -3,29 +3,25 @@
 
 #[path = "common/counting.rs"]
 mod counting;
+#[path = "common/one_shard.rs"]
+mod one_shard;
 #[path = "common/verified_load.rs"]
 mod verified_load;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 
 use bdev::malloc::{MallocBdev, MallocOptions};
 use counting::allocations;
-use reactors::arena::HugePages;
 use reactors::clock::Clock;
 use reactors::poller::Poller;
-use reactors::ring::{Mailbox, Sender};
-use reactors::stats::ReactorStats;
-use reactors::wake::Waker;
+use reactors::ring::Sender;
 use srpoll::initiator::load::Watch;
 use srpoll::rdma::soft::{self, DeviceConfig};
-use srpoll::target::access::AccessList;
-use srpoll::target::handle::{Command, ReplySlot, Request};
 use srpoll::target::limits::{Limits, Wishes};
-use srpoll::target::message::{Message, Peers};
-use srpoll::target::shard::{Shard, ShardSeed};
-use srpoll::target::snapshot::{Identity, LunEntry, Snapshot};
+use srpoll::target::message::Message;
+use srpoll::target::shard::Shard;
 use verified_load::{IOS, PORT, WARM_TURNS};
 
 /// Tells the target's thread when the initiator is warm and when its load has ended.
@@ -48,46 +44,13 @@ impl Watch for Marks {
 }
 
 fn shard(address: IpAddr) -> (Shard<soft::Device>, Sender<Message>) {
-    let waker = Waker::new().unwrap();
-    let (sender, inbox) = Mailbox::new(64, &waker);
     let options = MallocOptions { len_bytes: 16 << 20, block_bytes: 512, read_only: false, uuid: None };
     let disk = Arc::new(MallocBdev::create("disk", &options).unwrap());
-    let lun = LunEntry {
-        lun: 0,
-        uuid: bdev::Bdev::uuid(&*disk),
-        bdev: disk,
-        naa: 0x3000_0000_0000_0001,
-        serial: "1".to_owned(),
-        read_only: false,
-        fences: Arc::default(),
-    };
     let limits = Limits::new(&Wishes { memory_bytes: 8 << 20, ..Wishes::default() }).unwrap();
-    let snapshot = Arc::new(Snapshot {
-        epoch: 1,
-        identity: Some(Identity { id_ext: 1, ioc_guid: 2 }),
-        luns: vec![lun],
-        access: AccessList::default(),
-        limits,
-    });
-    let seed = ShardSeed {
-        index: 0,
-        core: None,
-        snapshot,
-        hugepages: HugePages::Off,
-        inbox,
-        peers: Peers::new(vec![sender.clone()], limits.tasks as usize),
-        seatings: Arc::default(),
-        stats: Arc::new(ReactorStats::default()),
-        clock: Some(Clock::get()),
-    };
     let mut device = DeviceConfig::new(3);
     device.in_process = false;
-    let shard = Shard::new(seed, soft::Device::new(device), fastrand::Rng::new()).unwrap();
-    let (to, _answers) = mpsc::channel();
-    let request = Request::AddListener(SocketAddr::new(address, PORT).into());
-    let command = Command { request, reply: ReplySlot::new(0, to) };
-    sender.send(Message::Control(command)).unwrap();
-    (shard, sender)
+    let listener = SocketAddr::new(address, PORT).into();
+    one_shard::listening(soft::Device::new(device), disk, limits, Some(Clock::get()), listener)
 }
 
 #[test]
@@ -96,10 +59,6 @@ fn a_command_allocates_nothing() {
     let address = move |last| IpAddr::from([127, 0x60 | (pid >> 8 & 0x1f) as u8, pid as u8, last]);
     let (mut shard, _inbox) = shard(address(1));
     let clock = Clock::get();
-    // The listener is there before anybody asks.
-    for _ in 0..10 {
-        shard.poll(clock.now());
-    }
     let (warm, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let mut marks = Marks { turns: 0, warm: Arc::clone(&warm), over: Arc::clone(&over) };
     let initiator = std::thread::spawn(move || verified_load::run(address(2), address(1), &mut marks));
