@@ -74,8 +74,6 @@ pub(super) struct Sweep {
 pub(super) struct Draining {
     /// What an administrator wants to end.
     pub(super) sweeps: VecDeque<Sweep>,
-    /// Those that many at a time are to end, and why.
-    pub(super) verdicts: VecDeque<(Key, Why)>,
     /// Those whose queue pairs are to go to ERR, in the order in which they were put down.
     pub(super) sentenced: VecDeque<Key>,
     /// The others.
@@ -99,7 +97,6 @@ impl Draining {
     pub(super) fn new(channels: usize) -> Draining {
         Draining {
             sweeps: VecDeque::new(),
-            verdicts: VecDeque::with_capacity(channels),
             sentenced: VecDeque::with_capacity(channels),
             keys: Vec::with_capacity(channels),
             cursor: 0,
@@ -117,17 +114,17 @@ impl Draining {
 
     /// When one of them goes on.
     pub(super) fn next(&self) -> Time {
-        let waits = !self.sweeps.is_empty() || !self.verdicts.is_empty() || !self.sentenced.is_empty();
+        let waits = !self.sweeps.is_empty() || !self.sentenced.is_empty();
         if self.woken || self.unlooked > 0 || waits { Time::ZERO } else { self.next }
     }
 
     /// Begins another round, if it is time.
     pub(super) fn begin_round(&mut self, now: Time) {
-        let woken = std::mem::take(&mut self.woken);
-        if self.unlooked == 0 && (woken || now >= self.next) {
-            self.next = Time::NEVER;
-            self.unlooked = self.keys.len();
-        } else if woken {
+        let over = self.unlooked == 0;
+        if std::mem::take(&mut self.woken) || over && now >= self.next {
+            if over {
+                self.next = Time::NEVER;
+            }
             self.unlooked = self.keys.len();
         }
     }
@@ -160,7 +157,7 @@ impl Draining {
     /// A turn begins: how many steps are due in it; `None` while there is a pause.
     pub(super) fn due(&mut self) -> Option<usize> {
         self.turns = self.turns.saturating_sub(1);
-        (self.turns == 0).then(|| (self.verdicts.len() + self.len()).div_ceil(CROWD))
+        (self.turns == 0).then(|| self.len().div_ceil(CROWD))
     }
 
     /// A long step was taken.
@@ -172,7 +169,7 @@ impl Draining {
     /// The steps of a turn were taken. If none dies, and none is to, the next end will find everything cold.
     pub(super) fn pause(&mut self) {
         self.turns = self.turns.max(TURNS_A_STEP);
-        if self.sweeps.is_empty() && self.verdicts.is_empty() && self.len() == 0 {
+        if self.sweeps.is_empty() && self.len() == 0 {
             self.cold = COLD_PAUSES;
             self.turns = TURNS_A_LONG_STEP << COLD_PAUSES;
         }

@@ -85,24 +85,22 @@ impl<F: Fabric> Shard<F> {
     }
 
     /// Goes on with the look through all channels, by a few places.
-    fn sweep(&mut self) {
-        let Some(sweep) = self.draining.sweeps.front_mut() else { return };
+    fn sweep(&mut self, now: Time) {
+        let Some(mut sweep) = self.draining.sweeps.pop_front() else { return };
         let places = self.channels.capacity() as u32;
         for _ in 0..PLACES_A_TURN.min(places - sweep.slot) {
             let key = self.channels.key_at(sweep.slot);
             sweep.slot += 1;
-            let Some((key, channel)) = key.and_then(|key| Some((key, self.channels.get(key)?))) else {
-                continue;
-            };
-            if channel.life.takes_ius() && sweep.meant.is(channel) {
+            let lives = |channel: &&Channel| channel.life.takes_ius() && sweep.meant.is(channel);
+            if let Some(key) = key.filter(|key| self.channels.get(*key).filter(lives).is_some()) {
                 sweep.found += 1;
-                self.draining.verdicts.push_back((key, sweep.why.clone()));
+                self.end_channel(now, key, sweep.why.clone());
             }
         }
-        if sweep.slot == places
-            && let Some(sweep) = self.draining.sweeps.pop_front()
-        {
+        if sweep.slot == places {
             sweep.reply.send(Reply::Count(sweep.found));
+        } else {
+            self.draining.sweeps.push_front(sweep);
         }
     }
 
@@ -171,17 +169,12 @@ impl<F: Fabric> Shard<F> {
 
     /// Moves dying channels on, a few steps; gives how many.
     pub(super) fn step_drains(&mut self, now: Time) -> usize {
-        self.sweep();
+        self.sweep(now);
         let Some(steps) = self.draining.due() else { return 0 };
         let mut left = steps;
-        while left > 0 {
-            // Some other end may have been faster.
-            if self.draining.sentenced.is_empty()
-                && let Some((key, why)) = self.draining.verdicts.pop_front()
-            {
-                self.end_channel(now, key, why);
-            }
-            let Some(key) = self.draining.sentenced.pop_front() else { break };
+        while left > 0
+            && let Some(key) = self.draining.sentenced.pop_front()
+        {
             left -= 1;
             self.draining.pause_long();
             self.carry_out(now, key);
