@@ -84,6 +84,14 @@ impl Below {
     }
 }
 
+/// Whether this range is whole blocks of the device.
+#[inline]
+pub(crate) fn is_within(geometry: &Geometry, offset_bytes: u64, len_bytes: u64) -> bool {
+    let mask = u64::from(geometry.block_bytes) - 1;
+    let end = offset_bytes.checked_add(len_bytes);
+    (offset_bytes | len_bytes) & mask == 0 && end.is_some_and(|end| end <= geometry.len_bytes())
+}
+
 /// Checks `io` against the device and the buffer's region. What is valid and yet cannot be done
 /// is the error that the operation shall complete with.
 #[inline]
@@ -92,9 +100,7 @@ pub(crate) fn admit(
     geometry: &Geometry,
     regions: &Regions,
 ) -> Result<Result<(), IoError>, SubmitError> {
-    let end = io.offset_bytes.checked_add(io.len_bytes).ok_or(SubmitError::Invalid)?;
-    let mask = u64::from(geometry.block_bytes) - 1;
-    if (io.offset_bytes | io.len_bytes) & mask != 0 || end > geometry.len_bytes() {
+    if !is_within(geometry, io.offset_bytes, io.len_bytes) {
         return Err(SubmitError::Invalid);
     }
     if io.op.has_buffer() {

@@ -120,6 +120,22 @@ pub trait BlockQueue {
     /// where that helps and is allowed. The same region again gives the same id.
     fn register(&mut self, region: &Region) -> Result<RegionId, OpenError>;
 
+    /// The memory that the medium lies in, of a device some of whose reads need no operation: see
+    /// [`read_in_place`](Self::read_in_place). It is the same as long as the queue is open.
+    fn memory(&self) -> Option<&Region> {
+        None
+    }
+
+    /// A read without an operation: where in [`memory`](Self::memory) the bytes lie that it asks for. It
+    /// counts as done. `None` if it has to be submitted, which says so, too, if it does not fit the device.
+    ///
+    /// Nothing is promised of the bytes beyond what memory gives: what is written, by anybody, before
+    /// they are looked at is seen, whole or in part, as with operations that overlap. They stay where
+    /// they are as long as a clone of the region lives; to write there is not for the reader.
+    fn read_in_place(&mut self, _offset_bytes: u64, _len_bytes: u64) -> Option<usize> {
+        None
+    }
+
     /// Takes `io`; it starts at the latest with the next [`poll`](Self::poll). What the device
     /// cannot do (a write where it is read-only) is taken and completes with an error.
     fn submit(&mut self, io: Io) -> Result<(), SubmitError>;

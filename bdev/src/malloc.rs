@@ -2,7 +2,8 @@
 //!
 //! Memory is taken as blocks are written; unmapped blocks give it back. Operations are done when
 //! they are submitted, so nothing is ever cancelled and a flush has nothing to do. Threads that
-//! write one block at the same time leave either's bytes there, or some of both.
+//! write one block at the same time leave either's bytes there, or some of both. Reads can be served from
+//! the disk's own memory, and then see what is written before their bytes are sent.
 
 use reactors::memory::{OutOfBounds, Region};
 use uuid::Uuid;
@@ -101,6 +102,16 @@ impl Medium for Memory {
         self.geometry
     }
 
+    fn memory(&self) -> Option<&Region> {
+        Some(&self.data)
+    }
+
+    #[inline]
+    fn place(&self, offset_bytes: u64) -> usize {
+        // What lies beyond the address space lies beyond the disk, too.
+        usize::try_from(offset_bytes).unwrap_or(usize::MAX)
+    }
+
     #[inline]
     fn execute(&self, io: &Io, buffer: Option<&Region>) -> Result<(), OutOfBounds> {
         // The device was mapped with its length as a `usize`, and `io` lies within it.
@@ -132,6 +143,27 @@ mod tests {
         assert_eq!(driver.read(far, 4096).unwrap(), [7; 4096]);
         driver.run(Op::Unmap, 0, 2 << 30).unwrap();
         assert_eq!(driver.read(far, 4096).unwrap(), [0; 4096]);
+    }
+
+    #[test]
+    fn reads_in_place_see_the_disk_and_count() {
+        let disk = disk(1 << 20).unwrap();
+        let mut driver = Driver::open(&disk, 4);
+        driver.write(4096, &[7; 1024]).unwrap();
+        let queue = driver.queue();
+        let place = queue.read_in_place(4096, 1024).unwrap();
+        let memory = queue.memory().unwrap().clone();
+        let bytes = || memory.with_bytes(place, 1024, <[u8]>::to_vec).unwrap();
+        assert_eq!(bytes(), [7; 1024]);
+        assert_eq!(queue.read_in_place((1 << 20) - 512, 1024), None, "beyond the disk");
+        assert_eq!(queue.read_in_place(u64::MAX - 511, 512), None, "overflow");
+        assert_eq!(queue.read_in_place(100, 512), None, "no block");
+        assert_eq!(queue.in_flight(), 0);
+        let reads = *disk.stats().of(crate::OpKind::Read);
+        assert_eq!((reads.ops, reads.bytes, reads.errors), (1, 1024, 0));
+        driver.run(Op::Unmap, 0, 1 << 20).unwrap();
+        drop((driver, disk));
+        assert_eq!(bytes(), [0; 1024], "who reads keeps the memory");
     }
 
     #[test]

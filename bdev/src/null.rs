@@ -2,11 +2,11 @@
 //! cost, so it is what the benches serve.
 //!
 //! SPDK's null device leaves the buffer of a read as it is, which over a network hands one
-//! initiator what another one wrote. Ours clears the buffer: some 50 ns for 4 KiB in the cache,
-//! where its bytes are wanted next anyway.
+//! initiator what another one wrote. Ours has zeroes in memory, and reads up to [`ZEROES_BYTES`] are
+//! served from there; a buffer that is given to it is cleared.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use reactors::memory::{OutOfBounds, Region};
 use uuid::Uuid;
@@ -16,6 +16,12 @@ use crate::device::{Bdev, BlockQueue, Geometry};
 use crate::instant::{InstantQueue, Medium};
 use crate::io::{Io, Op, OpenError};
 use crate::stats::{DeviceStats, IoStats};
+
+/// The longest read that needs no buffer, in bytes.
+pub const ZEROES_BYTES: usize = 256 << 10;
+
+/// What all null devices of the process read; none if the kernel has no address space left.
+static ZEROES: LazyLock<Option<Region>> = LazyLock::new(|| Region::zeroes(ZEROES_BYTES).ok());
 
 /// What a null device shall be.
 #[derive(Clone, Debug)]
@@ -108,7 +114,8 @@ impl Bdev for NullBdev {
     }
 
     fn open_queue(&self, depth: usize) -> Result<Box<dyn BlockQueue>, OpenError> {
-        let medium = Nothing { geometry: self.geometry, size: Arc::clone(&self.size) };
+        let (size, zeroes) = (Arc::clone(&self.size), ZEROES.clone());
+        let medium = Nothing { geometry: self.geometry, size, zeroes };
         Ok(Box::new(InstantQueue::new(medium, depth, self.stats.open_queue())))
     }
 }
@@ -117,12 +124,22 @@ struct Nothing {
     /// But for the size.
     geometry: Geometry,
     size: Arc<Size>,
+    zeroes: Option<Region>,
 }
 
 impl Medium for Nothing {
     #[inline]
     fn geometry(&self) -> Geometry {
         Geometry { blocks: self.size.blocks.load(Ordering::Relaxed), ..self.geometry }
+    }
+
+    fn memory(&self) -> Option<&Region> {
+        self.zeroes.as_ref()
+    }
+
+    #[inline]
+    fn place(&self, _offset_bytes: u64) -> usize {
+        0
     }
 
     #[inline]
@@ -154,6 +171,22 @@ mod tests {
         let mut driver = Driver::open(&device, 4);
         driver.write(0, &[0xaa; 4096]).unwrap();
         assert_eq!(driver.read(0, 4096).unwrap(), [0; 4096]);
+    }
+
+    #[test]
+    fn reads_in_place_are_of_zeroes_that_all_share() {
+        let (device, other) = (device(), device());
+        let mut driver = Driver::open(&device, 4);
+        let queue = driver.queue();
+        assert_eq!(queue.read_in_place(4096, 4096), Some(0));
+        let zeroes = queue.memory().unwrap();
+        assert_eq!(zeroes.with_bytes(0, ZEROES_BYTES, |bytes| bytes.iter().all(|&byte| byte == 0)), Ok(true));
+        assert!(Driver::open(&other, 4).queue().memory().unwrap().same_as(zeroes));
+        assert_eq!(queue.read_in_place(4096, 8192), None, "beyond the device");
+        device.resize(1 << 20).unwrap();
+        assert!(queue.read_in_place(4096, ZEROES_BYTES as u64).is_some());
+        assert_eq!(queue.read_in_place(4096, ZEROES_BYTES as u64 + 512), None, "longer than the zeroes");
+        assert_eq!(device.stats().of(crate::OpKind::Read).ops, 2);
     }
 
     #[test]

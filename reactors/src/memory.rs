@@ -8,10 +8,11 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::{fmt, io};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -39,6 +40,9 @@ struct Inner {
     len_bytes: usize,
     /// Private anonymous memory, whose pages can be given back one by one.
     anonymous: bool,
+    /// How many know the pages by where they lie in the machine, so that none may be given back. Held
+    /// while some are given back.
+    pins: RwLock<usize>,
     /// The file behind it, if another process may map it.
     memfd: Option<OwnedFd>,
     /// Gives the memory back.
@@ -97,7 +101,24 @@ impl Region {
             debug_assert!(unmapped.is_ok());
         };
         let release = Some(Box::new(release) as _);
-        Ok(Region { inner: Arc::new(Inner { start, len_bytes, anonymous: true, memfd: None, release }) })
+        let pins = RwLock::new(0);
+        Ok(Region {
+            inner: Arc::new(Inner { start, len_bytes, anonymous: true, pins, memfd: None, release }),
+        })
+    }
+
+    /// A region of zeroes that is only ever read. All its pages are the kernel's one page of zeroes, so
+    /// that it takes no memory, and it is found in the nearest cache however long it is. (Whoever writes
+    /// there all the same gets a page of its own, as anywhere.)
+    pub fn zeroes(len_bytes: usize) -> io::Result<Region> {
+        let region = Region::anonymous(len_bytes)?;
+        // The kernel has a huge page of zeroes, too, which is too long for that cache. Where it knows
+        // no huge pages it refuses, which is as good.
+        // SAFETY: advice about a mapping of ours, which touches nothing.
+        let _ = unsafe { madvise(region.inner.start.as_ptr().cast(), len_bytes, Advice::LinuxNoHugepage) };
+        let all_zero = region.with_bytes(0, len_bytes, |bytes| bytes.iter().all(|&byte| byte == 0));
+        assert_eq!(all_zero, Ok(true), "fresh memory is zeroed");
+        Ok(region)
     }
 
     /// Takes over `len_bytes` of memory at `start`; `release` is called once, after the last
@@ -123,7 +144,15 @@ impl Region {
     ) -> Region {
         debug_assert_eq!(start.as_ptr() as usize % PAGE_BYTES, 0);
         let release = Some(release);
-        Region { inner: Arc::new(Inner { start, len_bytes, anonymous: false, memfd, release }) }
+        let pins = RwLock::new(0);
+        Region { inner: Arc::new(Inner { start, len_bytes, anonymous: false, pins, memfd, release }) }
+    }
+
+    /// Keeps the pages of this region what they are, until what it gives is dropped: for devices that
+    /// look up once where in the machine they lie. Waits for a [`clear`](Self::clear) in progress.
+    pub fn pin(&self) -> Pinned {
+        *self.inner.pins.write().unwrap_or_else(PoisonError::into_inner) += 1;
+        Pinned(self.clone())
     }
 
     /// The file that another process can map to share this memory, if it has one.
@@ -225,12 +254,13 @@ impl Region {
     }
 
     /// Sets `len_bytes` at `offset` to zero. Whole pages of an [`anonymous`](Self::anonymous)
-    /// region go back to the kernel.
+    /// region go back to the kernel, unless it is [pinned](Self::pin).
     pub fn clear(&self, offset: usize, len_bytes: usize) -> Result<(), OutOfBounds> {
         self.raw(offset, len_bytes)?;
         let end = offset + len_bytes;
         let (first, last) = (offset.next_multiple_of(PAGE_BYTES), end / PAGE_BYTES * PAGE_BYTES);
-        if self.inner.anonymous && first < last {
+        let pins = self.inner.pins.read().unwrap_or_else(PoisonError::into_inner);
+        if self.inner.anonymous && *pins == 0 && first < last {
             let at = self.raw(first, last - first)?;
             // SAFETY: whole pages within a private anonymous mapping of ours; they read as zeroes
             // afterwards. No Rust reference into a region outlives a call.
@@ -260,7 +290,7 @@ impl Region {
 
     /// Shows the bytes at `offset` to `look`, without a copy: for checksums and parsers of
     /// memory that nobody writes during the call by contract (a received IU that we own, a
-    /// buffer being sent).
+    /// buffer being sent), or whose readers can live with a mixture (a disk in memory).
     #[inline]
     pub fn with_bytes<R>(
         &self,
@@ -286,6 +316,23 @@ impl Region {
         let at = self.raw(offset, len_bytes)?;
         // SAFETY: as in `with_bytes`; the caller owns the buffer, so no other slice exists.
         Ok(change(unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), len_bytes) }))
+    }
+}
+
+/// A region whose pages stay; clones of the region itself do not keep them.
+#[derive(Debug)]
+pub struct Pinned(Region);
+
+impl Deref for Pinned {
+    type Target = Region;
+    fn deref(&self) -> &Region {
+        &self.0
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        *self.0.inner.pins.write().unwrap_or_else(PoisonError::into_inner) -= 1;
     }
 }
 
