@@ -100,6 +100,8 @@ pub struct Access {
 }
 
 impl Access {
+    /// For memory that is sent from, and that the device writes nothing to.
+    pub const SOURCE: Access = Access { local_write: false, remote_write: false, remote_read: false };
     /// For receive buffers and targets of our own RDMA READs.
     pub const LOCAL: Access = Access { local_write: true, remote_write: false, remote_read: false };
     /// For memory that a peer reads and writes.
@@ -572,6 +574,10 @@ pub trait Device {
     fn allocate(&mut self, len_bytes: usize, access: Access) -> Result<Region, VerbsError> {
         let _ = access;
         Ok(Region::heap(len_bytes.max(1).next_multiple_of(PAGE_BYTES)))
+    }
+    /// Whether memory that is registered is locked, so that all of it is taken, at once.
+    fn pins_memory(&self) -> bool {
+        false
     }
     /// Registers all of `region`; the device keeps it alive until `deregister`.
     fn register(&mut self, pd: PdId, region: &Region, access: Access) -> Result<MrKeys, VerbsError>;

@@ -347,6 +347,10 @@ impl Verbs for Device {
         self.pds.insert(pd).map(PdId).map_err(|_| VerbsError::Exhausted("protection domain"))
     }
 
+    fn pins_memory(&self) -> bool {
+        true
+    }
+
     fn register(&mut self, pd: PdId, region: &Region, access: Access) -> Result<MrKeys, VerbsError> {
         let pd = self.pds.get(pd.0).ok_or(NO_PD)?;
         let mr = Mr::new(pd, region, access).map_err(|why| unregistered(region.len_bytes(), &why))?;

@@ -13,7 +13,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use rdma_core_sys as sys;
-use reactors::memory::Region;
+use reactors::memory::{Pinned, Region};
 
 use super::convert;
 use crate::rdma::verbs::{Access, MAX_SGE, MrKeys, QpState, RecvWr, SendOp, SendWr, Sge};
@@ -181,16 +181,18 @@ impl Drop for Pd {
 /// A registered memory region; keeps the memory.
 pub(super) struct Mr {
     raw: NonNull<sys::ibv_mr>,
-    region: Region,
+    /// The adapter knows its pages, and would not hear of others.
+    region: Pinned,
     _pd: Arc<Pd>,
 }
 
 impl Mr {
     pub(super) fn new(pd: &Arc<Pd>, region: &Region, access: Access) -> io::Result<Mr> {
         let (at, flags) = (region.addr() as *mut c_void, convert::mr_access(access) as c_int);
+        let region = region.pin();
         // SAFETY: memory that `region` keeps, which is kept in turn until it is deregistered.
         let raw = made(unsafe { sys::ibv_reg_mr(pd.raw.as_ptr(), at, region.len_bytes(), flags) })?;
-        Ok(Mr { raw, region: region.clone(), _pd: Arc::clone(pd) })
+        Ok(Mr { raw, region, _pd: Arc::clone(pd) })
     }
 
     pub(super) fn keys(&self) -> MrKeys {

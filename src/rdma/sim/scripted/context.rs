@@ -200,12 +200,16 @@ impl Device for Context {
         })
     }
 
+    fn pins_memory(&self) -> bool {
+        true
+    }
+
     fn register(&mut self, pd: PdId, region: &Region, access: Access) -> Result<MrKeys, VerbsError> {
         self.alive(|inner, shard| inner.sides[shard].mrs.register(pd, region, access, &mut inner.rng))
     }
 
     fn deregister(&mut self, lkey: LKey) -> Result<(), VerbsError> {
-        self.with(|inner, shard| inner.sides[shard].mrs.deregister(lkey))
+        self.with(|inner, shard| inner.deregister(shard, lkey))
     }
 
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {

@@ -6,7 +6,7 @@ use reactors::time::Time;
 
 use super::far::FarId;
 use super::script::{Flush, Script};
-use crate::rdma::verbs::{Path, QpId, QpInit, QpState, RecvWr, SendWr, WcStatus};
+use crate::rdma::verbs::{Path, QpId, QpInit, QpState, RecvWr, SendWr, Sge, WcStatus};
 use crate::wire::num::Qpn;
 
 /// A queue pair in one of its lives: what was to happen to an earlier one happens no more.
@@ -88,8 +88,13 @@ impl Qp {
     /// Whether a work request that may still be carried out names a byte of this memory. One that is
     /// flushed in any order is not: else no completion would prove anything about those before it.
     pub(super) fn names(&self, from: u64, to: u64) -> bool {
+        self.posted_pieces().any(|sge| sge.addr < to && from < sge.addr + u64::from(sge.len_bytes))
+    }
+
+    /// The memory of such work requests.
+    pub(super) fn posted_pieces(&self) -> impl Iterator<Item = &Sge> {
         let over = self.state == QpState::Err && matches!(self.script.flush, Flush::AnyOrder { .. });
-        let pieces = self.posted.iter().flat_map(|posted| posted.wr.sges.as_slice());
-        !over && pieces.into_iter().any(|sge| sge.addr < to && from < sge.addr + u64::from(sge.len_bytes))
+        let posted = self.posted.iter().filter(move |_| !over);
+        posted.flat_map(|posted| posted.wr.sges.as_slice())
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reactors::memory::Region;
 use reactors::time::Time;
 
-use super::adapter::{Inner, Step};
+use super::adapter::{Inner, Side, Step};
 use super::far::FarId;
 use super::qp::{Posted, Qp, QpRef};
 use super::script::{Flush, PostsInErr, Remains};
@@ -13,7 +13,7 @@ use crate::rdma::verbs::{
     AsyncEvent, PdId, QpId, QpState, RecvWr, Remote, Retire, Retired, SendOp, SendWr, Sge, VerbsError, Wc,
     WcOpcode, WcStatus,
 };
-use crate::wire::num::Qpn;
+use crate::wire::num::{LKey, Qpn};
 
 /// How long the peer of an empty receive queue waits before it sends again (RNR timer code 12).
 const RNR_WAIT: Duration = Duration::from_micros(640);
@@ -33,7 +33,8 @@ impl Inner {
 
     /// Posts to the send queue.
     pub(super) fn post(&mut self, now: Time, shard: usize, id: QpId, wr: &SendWr) -> Result<(), VerbsError> {
-        self.check_memory(shard, wr);
+        let pd = self.sides[shard].qps.get(id.0).ok_or(VerbsError::NotFound("queue pair"))?.init.pd;
+        self.check_memory(shard, pd, wr);
         let side = &mut self.sides[shard];
         let qp = side.qps.get_mut(id.0).ok_or(VerbsError::NotFound("queue pair"))?;
         let of = QpRef { shard, id, life: qp.life };
@@ -70,17 +71,29 @@ impl Inner {
     }
 
     /// No two work requests in progress may name the same memory: whoever posts the second has
-    /// forgotten the first.
-    fn check_memory(&mut self, shard: usize, wr: &SendWr) {
-        let qps = &self.sides[shard].qps;
+    /// forgotten the first. Memory that is only ever sent from may be sent any number of times.
+    fn check_memory(&mut self, shard: usize, pd: PdId, wr: &SendWr) {
+        let Side { qps, mrs, .. } = &self.sides[shard];
+        let is_written = |sge: &&Sge| {
+            sge.len_bytes > 0 && mrs.local(pd, sge.lkey, sge.addr, sge.len_bytes as usize, true).is_some()
+        };
         let clash =
-            wr.sges.as_slice().iter().filter(|sge| sge.len_bytes > 0).find(|sge| {
+            wr.sges.as_slice().iter().filter(is_written).find(|sge| {
                 qps.iter().any(|(_, qp)| qp.names(sge.addr, sge.addr + u64::from(sge.len_bytes)))
             });
         if let Some(sge) = clash {
             let words = format!("{:?}: {wr:?} is posted with memory at {:#x} in use", self.now, sge.addr);
             self.misuse.push(words);
         }
+    }
+
+    /// Ends a registration, whose memory no work request in progress may name.
+    pub(super) fn deregister(&mut self, shard: usize, lkey: LKey) -> Result<(), VerbsError> {
+        let side = &mut self.sides[shard];
+        if side.qps.iter().any(|(_, qp)| qp.posted_pieces().any(|sge| sge.lkey == lkey)) {
+            self.misuse.push(format!("{:?}: memory in use is deregistered", self.now));
+        }
+        side.mrs.deregister(lkey)
     }
 
     /// Work requests up to `number` are due.
