@@ -92,7 +92,7 @@ impl<F: Fabric> Shard<F> {
     }
 
     fn apply(&mut self, snapshot: Arc<Snapshot>, reply: ReplySlot) {
-        match self.luns.apply(&snapshot, self.pool.region(), self.slots.region()) {
+        match self.open_luns(&snapshot) {
             Ok(changes) => {
                 self.target = target_info(&snapshot);
                 // Only the registry raises, so that each nexus hears of it once.

@@ -1,6 +1,8 @@
 //! The books of a shard, held against what they are about: for tests, which look after every turn,
 //! and for whoever doubts.
 
+use std::rc::Rc;
+
 use super::accept::Acceptor;
 use super::fabric::Fabric;
 use super::shard::Shard;
@@ -36,6 +38,12 @@ impl<F: Fabric> Shard<F> {
         for (key, lun) in self.luns.iter() {
             let named = tasks().filter(|task| task.lun == Some(key)).count() as u32;
             compare(&mut findings, &format!("tasks of LUN {}", lun.entry.lun), lun.tasks, named);
+        }
+        for (lent, holders) in self.loans.holders() {
+            let luns = self.luns.iter().filter_map(|(_, lun)| lun.lent.as_ref());
+            let readers = tasks().filter_map(|task| task.in_place.as_ref()).map(|place| &place.memory);
+            let found = luns.chain(readers).filter(|other| Rc::ptr_eq(lent, other)).count();
+            compare(&mut findings, "holders of a block device's memory", holders, found);
         }
         findings
     }

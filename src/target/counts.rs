@@ -29,6 +29,8 @@ pub struct Counts {
     pub memory_waits: u64,
     /// Tasks that had to wait for the READ window or the send queue.
     pub window_waits: u64,
+    /// Reads whose data went straight from the memory of their block device.
+    pub reads_in_place: u64,
     /// CRED_REQs sent.
     pub credit_requests: u64,
     /// Immediate data copied out of their slot: not aligned for the device, or few slots were posted.
@@ -81,6 +83,7 @@ impl Counts {
             ("block_errors", self.block_errors),
             ("memory_waits", self.memory_waits),
             ("window_waits", self.window_waits),
+            ("reads_in_place", self.reads_in_place),
             ("credit_requests", self.credit_requests),
             ("slots_rescued", self.slots_rescued),
             ("channels_ended", self.channels_ended()),

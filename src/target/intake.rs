@@ -10,7 +10,7 @@ use super::slots::Slots;
 use super::task::{Phase, Source, Task, TaskSeed};
 use super::why::Why;
 use crate::rdma::verbs::{Wc, WcStatus};
-use crate::scsi::{self, Call, Condition, Demand, Outcome, Plan, Unit};
+use crate::scsi::{self, BlockOp, Call, Condition, Demand, Outcome, Plan, Unit};
 use crate::srp::channel::{Command, Inbound};
 use crate::srp::descriptors::BufferRef;
 use crate::srp::task::Owner;
@@ -224,11 +224,14 @@ impl<F: Fabric> Shard<F> {
         if let Plan::Done(outcome) = plan {
             task.parameters = Some(self.scratch[..outcome.data_len].into());
         }
-        let align = task.lun.and_then(|lun| self.luns.get(lun)).map_or(1, |lun| lun.buffer_align_bytes);
+        let lun = task.lun.and_then(|lun| self.luns.get_mut(lun));
+        let align = lun.as_ref().map_or(1, |lun| lun.buffer_align_bytes);
         // With few slots left, immediate data are copied so that their slot can be posted again: a
         // stalled device holds arena memory then, not what others receive into.
         let plenty = self.slots.counts().posted >= self.snapshot.limits.recv_low;
-        let need = need(total, &task.buffer, block_bytes, |offset| {
+        // A buffer may end within a block; the device reads all of it.
+        let whole = (total as usize).next_multiple_of(block_bytes);
+        let need = need(whole, &task.buffer, |offset| {
             let at = task.slot.map_or(0, Slots::offset) + offset;
             plenty && at.is_multiple_of(align)
         });
@@ -236,7 +239,15 @@ impl<F: Fabric> Shard<F> {
         task.transfer.total = total;
         task.transfer.chunk_room = need.chunk_room;
         task.transfer.chunk_at = need.table_bytes;
-        if need.in_slot {
+        if let Some(BlockOp::Read { extent, .. }) = task.op
+            && need.is_one_chunk(whole)
+            && let Some(lun) = lun
+        {
+            task.in_place = lun.read_in_place(extent.offset_bytes(), whole as u64);
+        }
+        if task.in_place.is_some() {
+            self.counts.reads_in_place += 1;
+        } else if need.in_slot {
             task.transfer.source = Source::Slot;
         } else {
             task.transfer.need = need.table_bytes + need.chunk_room as usize;
@@ -256,15 +267,22 @@ struct Need {
     in_slot: bool,
 }
 
-/// How `total` bytes move: in chunks of at most [`CHUNK_BYTES`], memory for an external table
+impl Need {
+    /// Whether one chunk is all of the `whole` bytes, and nothing else is needed.
+    #[inline]
+    fn is_one_chunk(&self, whole: usize) -> bool {
+        self.chunk_room as usize == whole && self.table_bytes == 0
+    }
+}
+
+/// How `whole` bytes move: in chunks of at most [`CHUNK_BYTES`], memory for an external table
 /// included, so that a task takes all its memory at once. Aligned immediate data need none.
 #[inline]
-fn need(total: u32, buffer: &BufferRef, block_bytes: usize, aligned: impl Fn(usize) -> bool) -> Need {
+fn need(whole: usize, buffer: &BufferRef, aligned: impl Fn(usize) -> bool) -> Need {
     let table = match buffer {
         BufferRef::External { table, .. } => (table.len_bytes as usize).next_multiple_of(4096),
         _ => 0,
     };
-    let whole = (total as usize).next_multiple_of(block_bytes);
     let chunk_room = whole.min(CHUNK_BYTES - table);
     let in_slot = matches!(buffer, BufferRef::Immediate { offset, .. } if aligned(usize::from(*offset)));
     Need { chunk_room: chunk_room as u32, table_bytes: table, in_slot }

@@ -12,6 +12,10 @@ pub const MAX_TRANSFER_BYTES: u32 = 16 << 20;
 /// `indirect_sg_entries` allows.
 pub const MAX_TABLE_BYTES: usize = 32 << 10;
 
+/// Most memory of one block device that an adapter is given to pin, in bytes, so that its reads go from
+/// there. Pinning takes all of it at once, which on the shard's thread is a third of a second a GiB.
+pub const PINNED_BYTES: usize = 1 << 30;
+
 /// Longest information unit from an initiator, in bytes: what ib_srp asks for with 8 KiB of
 /// immediate data.
 pub const MAX_IT_IU_BYTES: u32 = 8260;

@@ -2,12 +2,14 @@
 //! the tasks that wait there.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bdev::{BlockQueue, OpenError, RegionId};
 use reactors::memory::Region;
 use reactors::slab::{Key, Slab};
 
+use super::lent::{InPlace, Lent};
 use super::limits::{CHUNK_BYTES, MAX_TRANSFER_BYTES};
 use super::snapshot::{LunEntry, MAX_LUN, Snapshot};
 use super::stages::{StageReading, Stages};
@@ -34,6 +36,8 @@ pub struct OpenLun {
     pub pool_region: RegionId,
     /// The receive slots, as the queue knows them.
     pub slot_region: RegionId,
+    /// The device's own memory, if reads can go from there.
+    pub lent: Option<Rc<Lent>>,
     /// Alignment of buffers that the device takes without a copy of its own, in bytes.
     pub buffer_align_bytes: usize,
     /// Tasks whose operation the queue had no room for, oldest first.
@@ -55,6 +59,14 @@ impl OpenLun {
     /// say for reasons of its own that it is full.
     pub fn is_stuck(&self) -> bool {
         !self.waiting.is_empty() && self.queue.in_flight() == 0
+    }
+
+    /// Where what a read asks for lies in memory already, if it does: then it needs no block operation.
+    #[inline]
+    pub fn read_in_place(&mut self, offset_bytes: u64, len_bytes: u64) -> Option<InPlace> {
+        let memory = self.lent.as_ref()?;
+        let offset = self.queue.read_in_place(offset_bytes, len_bytes)?;
+        Some(InPlace { memory: Rc::clone(memory), offset })
     }
 
     /// Whether a turn has nothing to look for here.
@@ -179,19 +191,21 @@ impl Luns {
     }
 
     /// Makes the open LUNs those of `snapshot`: opens what is new, retires what is gone, takes
-    /// over what changed. On an error nothing has changed.
+    /// over what changed. On an error nothing has changed. `lend` makes memory of a device known to
+    /// RDMA, if it can.
     pub fn apply(
         &mut self,
         snapshot: &Snapshot,
         pool: &Region,
         slots: &Region,
+        mut lend: impl FnMut(&LunEntry, &Region) -> Option<Rc<Lent>>,
     ) -> Result<Changes, OpenError> {
         let stays = |open: &OpenLun, entry: &LunEntry| Arc::ptr_eq(&open.entry.bdev, &entry.bdev);
         let mut opened = Vec::new();
         for entry in &snapshot.luns {
             let old = self.find(entry.lun).and_then(|key| self.open.get(key));
             if !old.is_some_and(|old| stays(old, entry)) {
-                opened.push(open_lun(entry, pool, slots)?);
+                opened.push(open_lun(entry, pool, slots, &mut lend)?);
             }
         }
         if opened.len() > self.open.capacity() - self.open.len() {
@@ -259,7 +273,12 @@ impl Luns {
     }
 }
 
-fn open_lun(entry: &LunEntry, pool: &Region, slots: &Region) -> Result<OpenLun, OpenError> {
+fn open_lun(
+    entry: &LunEntry,
+    pool: &Region,
+    slots: &Region,
+    lend: impl FnOnce(&LunEntry, &Region) -> Option<Rc<Lent>>,
+) -> Result<OpenLun, OpenError> {
     let mut queue = entry.bdev.open_queue(QUEUE_DEPTH)?;
     let pool_region = queue.register(pool)?;
     let slot_region = queue.register(slots)?;
@@ -267,6 +286,7 @@ fn open_lun(entry: &LunEntry, pool: &Region, slots: &Region) -> Result<OpenLun, 
         generation: entry.bdev.generation(),
         info: info(entry),
         entry: entry.clone(),
+        lent: queue.memory().and_then(|region| lend(entry, region)),
         queue,
         pool_region,
         slot_region,
@@ -337,7 +357,7 @@ mod tests {
         let other = null(2);
         let snapshot = snapshot(&[(0, &over), (7, &other)]);
         let mut luns = Luns::default();
-        let mut apply = |snapshot: &Snapshot| luns.apply(snapshot, &pool, &slots).unwrap();
+        let mut apply = |snapshot: &Snapshot| luns.apply(snapshot, &pool, &slots, |_, _| None).unwrap();
         assert_eq!(apply(&snapshot), Changes { inventory: true, resized: vec![] });
         assert_eq!(apply(&snapshot), Changes::default());
         base.resize(4096).unwrap();
@@ -352,7 +372,8 @@ mod tests {
         let (pool, slots) = (Region::heap(4096), Region::heap(4096));
         let mut luns = Luns::default();
         let all: Vec<_> = (1..4).map(null).collect();
-        luns.apply(&snapshot(&[(0, &all[0]), (1, &all[1]), (2, &all[2])]), &pool, &slots).unwrap();
+        luns.apply(&snapshot(&[(0, &all[0]), (1, &all[1]), (2, &all[2])]), &pool, &slots, |_, _| None)
+            .unwrap();
         let keys = [0, 1, 2].map(|lun| luns.find(lun).unwrap());
         assert!(luns.busy_at(0).is_none());
         for key in [keys[0], keys[2], keys[0]] {
@@ -380,7 +401,7 @@ mod tests {
         assert_eq!(third, keys[1]);
         lun.waiting.clear();
         // It is closed, whatever stands in the list.
-        luns.apply(&snapshot(&[(0, &all[0])]), &pool, &slots).unwrap();
+        luns.apply(&snapshot(&[(0, &all[0])]), &pool, &slots, |_, _| None).unwrap();
         assert!(luns.get(keys[1]).is_none() && luns.busy_at(1).is_none());
         assert_eq!(luns.busy().count(), 1);
     }
@@ -390,8 +411,9 @@ mod tests {
         let (pool, slots) = (Region::heap(4096), Region::heap(4096));
         let (one, two) = (null(1), null(2));
         let mut luns = Luns::default();
-        let mut apply =
-            |shown: &[(u16, &Arc<dyn Bdev>)]| luns.apply(&snapshot(shown), &pool, &slots).unwrap().inventory;
+        let mut apply = |shown: &[(u16, &Arc<dyn Bdev>)]| {
+            luns.apply(&snapshot(shown), &pool, &slots, |_, _| None).unwrap().inventory
+        };
         assert!(apply(&[(0, &one)]));
         assert!(apply(&[(0, &one), (1, &two)]));
         assert!(!apply(&[(0, &one), (1, &two)]));

@@ -7,7 +7,8 @@
 //!   [`listener`]
 //! * the loop: [`shard`]; a task's way: `intake`, `pipeline`, `transfer`, `respond`, `abort`; its values: [`task`],
 //!   [`channel`], [`wr`]
-//! * what a shard owns: [`slots`] (receive memory), [`pool`] (data memory), [`luns`]
+//! * what a shard owns: [`slots`] (receive memory), [`pool`] (data memory), [`luns`], [`lent`] (memory of
+//!   block devices)
 //! * what shards share, off the fast path: [`nexus`] (unit attentions), [`fence`]
 //! * logins on shard 0: [`accept`]; between shards: [`message`]
 //! * the life of a queue pair: [`life`] (its table), `admit`, `probe`, [`why`] it ends, `dying` (who, and how fast), [`drain`]
@@ -33,6 +34,7 @@ pub mod fence;
 pub mod handle;
 pub mod identity;
 mod intake;
+pub mod lent;
 pub mod life;
 pub mod limits;
 pub mod listener;

@@ -225,6 +225,10 @@ impl<F: Fabric> Shard<F> {
 
     fn submit_block(&mut self, key: Key) -> Step {
         let Some(task) = self.tasks.get_mut(key) else { return Step::Wait };
+        if task.in_place.is_some() {
+            task.phase = Phase::Deliver;
+            return Step::On;
+        }
         let (Some(op), Some(lun)) = (task.op, task.lun.and_then(|lun| self.luns.get_to_submit(lun))) else {
             return Step::Wait;
         };

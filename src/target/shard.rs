@@ -32,8 +32,9 @@ use super::counts::Counts;
 use super::credits::CreditRequests;
 use super::dying::Draining;
 use super::fabric::Fabric;
+use super::lent::Loans;
 use super::limits::SPARE_QUEUE_PAIRS;
-use super::luns::{Luns, MAX_LUNS};
+use super::luns::{Changes, Luns, MAX_LUNS};
 use super::manage::{Ending, Managements};
 use super::message::{Message, Peers};
 use super::pool::Pool;
@@ -134,6 +135,7 @@ pub struct Shard<F: Fabric> {
     pub(super) channels: Slab<Channel>,
     pub(super) by_qpn: HashMap<Qpn, Key, BuildHasherDefault<QpnHasher>>,
     pub(super) luns: Luns,
+    pub(super) loans: Loans,
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) target: TargetInfo,
     pub(super) inbox: Mailbox<Message>,
@@ -202,8 +204,9 @@ impl<F: Fabric> Shard<F> {
             channels: Slab::new(2 * limits.max_channels as usize),
             by_qpn: HashMap::default(),
             luns: Luns::default(),
+            loans: Loans::default(),
             target: target_info(&seed.snapshot),
-            snapshot: seed.snapshot,
+            snapshot: Arc::clone(&seed.snapshot),
             inbox: seed.inbox,
             acceptor: (seed.index == 0)
                 .then(|| Acceptor::new(seed.peers.shards(), limits.recv_slots, seed.seatings)),
@@ -227,7 +230,7 @@ impl<F: Fabric> Shard<F> {
             next_slow: Time::ZERO,
             fabric,
         };
-        shard.luns.apply(&shard.snapshot, shard.pool.region(), shard.slots.region())?;
+        shard.open_luns(&seed.snapshot)?;
         shard.slots.post(&mut shard.fabric)?;
         tracing::info!(
             shard = shard.index,
@@ -238,6 +241,17 @@ impl<F: Fabric> Shard<F> {
             "memory is fixed"
         );
         Ok(shard)
+    }
+
+    /// Makes the logical units those of `snapshot`; on an error nothing has changed.
+    pub(super) fn open_luns(&mut self, snapshot: &Snapshot) -> Result<Changes, bdev::OpenError> {
+        let Shard { index, fabric, pd, loans, .. } = self;
+        self.luns.apply(snapshot, self.pool.region(), self.slots.region(), |entry, memory| {
+            let copied = |why| {
+                tracing::warn!(shard = *index, bdev = entry.bdev.name(), "reads are copied: {why}");
+            };
+            loans.take(fabric, *pd, memory).map_err(copied).ok()
+        })
     }
 
     /// The provider's context, for tests that play tricks on it.
@@ -413,6 +427,7 @@ impl<F: Fabric> Shard<F> {
             acceptor.tell_of_ends(now);
         }
         self.luns.sweep();
+        self.loans.sweep(&mut self.fabric);
         let busy = !self.retirements.is_empty()
             || self.queues.are_in_doubt()
             || !self.endings.is_empty()

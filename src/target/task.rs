@@ -6,6 +6,7 @@ use reactors::slab::Key;
 use reactors::time::Time;
 
 use super::fence::{FenceId, Range};
+use super::lent::InPlace;
 use super::slots::Slots;
 use super::stages::{Class, Kind, Laps, Stage};
 use crate::scsi::{BlockOp, Outcome};
@@ -156,6 +157,8 @@ pub struct Task {
     pub parameters: Option<Box<[u8]>>,
     /// How its data move.
     pub transfer: Transfer,
+    /// Its data-IN lie in memory of the block device, and go from there: it has no chunk.
+    pub in_place: Option<InPlace>,
     /// Its result so far.
     pub outcome: Outcome,
     /// It is a task management function; this is its result.
@@ -284,6 +287,7 @@ impl Task {
             list_next: None,
             parameters: None,
             transfer: Transfer::default(),
+            in_place: None,
             outcome: Outcome::GOOD,
             management: None,
             fence: None,

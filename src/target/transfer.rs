@@ -82,14 +82,19 @@ impl<F: Fabric> Shard<F> {
     ) -> Result<(), VerbsError> {
         let Some(task) = self.tasks.get(key) else { return Err(VerbsError::NotFound("task")) };
         let Transfer { mut cursor, piece: memory, chunk_at, posted, .. } = task.transfer;
+        let posted = posted as usize;
         let piece = self.with_table(task, |table| cursor.next(table, max_bytes)).flatten();
         // The descriptors were checked to cover the buffer; an external table may have been
         // changed by nobody, since it lies in our memory.
-        let (Some(piece), Some(memory)) = (piece, memory) else {
+        let sge = piece.and_then(|piece| match (&task.in_place, memory) {
+            (Some(place), _) => Some(place.sge(posted, piece.len_bytes)),
+            (None, Some(memory)) => Some(self.pool.sge(memory, chunk_at + posted, piece.len_bytes)),
+            (None, None) => None,
+        });
+        let (Some(piece), Some(sge)) = (piece, sge) else {
             return Err(VerbsError::Invalid("descriptors that end before the data"));
         };
-        let at = chunk_at + posted as usize;
-        let wr = wr(piece, self.pool.sge(memory, at, piece.len_bytes));
+        let wr = wr(piece, sge);
         let Some(task) = self.tasks.get_mut(key) else { return Err(VerbsError::NotFound("task")) };
         let Some(channel) = self.channels.get_mut(task.channel) else {
             return Err(VerbsError::NotFound("channel"));

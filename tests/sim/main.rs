@@ -11,6 +11,7 @@ mod drains;
 mod ends;
 mod faults;
 mod first;
+mod in_place;
 mod life;
 mod login;
 mod model;

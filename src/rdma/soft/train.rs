@@ -121,7 +121,9 @@ impl Train {
         for piece in out.payload {
             let at = piece.region.raw(piece.offset, piece.len_bytes).expect("the engine checks its pieces");
             // SAFETY: in bounds and initialised. The payload belongs to a posted work request, so
-            // that its owner does not write it, and no other slice of it is made meanwhile.
+            // that its owner does not write it, and no other slice of it is made meanwhile. A disk in
+            // memory may be written by another shard: then these plain bytes are old or new, the
+            // ICRC may be wrong, and the packet is sent again as one that was damaged on its way.
             let bytes = unsafe { std::slice::from_raw_parts(at.as_ptr(), piece.len_bytes) };
             icrc.update(bytes);
             if bytes.len() <= COPY_BYTES {

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use bdev::delay::{DelayBdev, Hold};
 use bdev::error::ErrorBdev;
 use bdev::malloc::{MallocBdev, MallocOptions};
+use bdev::null::{NullBdev, NullOptions};
 use bdev::sim::{SimBdev, SimOptions};
 use bdev::testing::Driver;
 
@@ -27,6 +28,12 @@ fn name(kind: &str) -> String {
 pub fn malloc(mib: u64) -> Arc<dyn Bdev> {
     let options = MallocOptions { len_bytes: mib << 20, block_bytes: 512, read_only: false, uuid: None };
     Arc::new(MallocBdev::create(&name("malloc"), &options).unwrap())
+}
+
+/// A disk of zeroes of that many MiB.
+pub fn null(mib: u64) -> Arc<dyn Bdev> {
+    let options = NullOptions { len_bytes: mib << 20, block_bytes: 512, read_only: false, uuid: None };
+    Arc::new(NullBdev::create(&name("null"), &options).unwrap())
 }
 
 /// A disk in memory whose operations can be made to last.
