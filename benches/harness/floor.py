@@ -2,21 +2,25 @@
 import json
 
 from .cases import BIG, FLOOR, R1, R32, R128, W32
-from .machine import Others, ahead, pinned, run
+from .machine import Others, ahead, run
+
+
+def build(root):
+    """The program of benches/floor.rs."""
+    built = run(["bash", "-c", ". scripts/lib.sh && use_rust && cargo bench --quiet --bench floor --no-run --message-format=json"], cwd=root)
+    entries = map(json.loads, built.splitlines())
+    programs = [entry["executable"] for entry in entries if entry.get("executable") and entry["target"]["name"] == "floor"]
+    if not programs:
+        raise RuntimeError("cargo built no benches/floor.rs")
+    return programs[0]
 
 
 class Floor:
-    """Bare UDP on the target's core: no target and no initiator, only their datagrams, sent and received by one thread."""
+    """Bare UDP between the two cores: no target and no initiator, only their datagrams."""
     name = FLOOR
 
-    def __init__(self, bench, root):
+    def __init__(self, bench):
         self.bench = bench
-        built = run(["bash", "-c", ". scripts/lib.sh && use_rust && cargo bench --quiet --bench floor --no-run --message-format=json"], cwd=root)
-        entries = map(json.loads, built.splitlines())
-        programs = [entry["executable"] for entry in entries if entry.get("executable") and entry["target"]["name"] == "floor"]
-        if not programs:
-            raise RuntimeError("cargo built no benches/floor.rs")
-        self.program = programs[0]
 
     def supports(self, case):
         return case in (R1, R32, R128, W32, BIG)
@@ -30,9 +34,10 @@ class Floor:
     resume = stop = pause
 
     def measure(self, case, _seconds):
-        """The rate is that of a core which does nothing else; p50, at depth 1, is both sides one after the other."""
+        """The rate is that of a core which does nothing else; p50, at depth 1, is the initiator's wait and both CRCs."""
         others = Others(None)
-        figures = json.loads(run(pinned(self.bench.cores[0], self.program, "--json", case.name), preexec_fn=ahead))
+        cores = ",".join(map(str, self.bench.cores))
+        figures = json.loads(run([self.bench.floor, "--json", "--cores", cores, case.name], preexec_fn=ahead))
         cpu_us = figures["target_us"] + figures["crc_us"]
         block = int(case.bs.removesuffix("k")) << 10
         return {"iops": 1e6 / cpu_us, "mbps": block / cpu_us, "cpu_us": cpu_us, "other_percent": others.percent(),
