@@ -2,7 +2,7 @@
 import contextlib
 import io
 
-from . import model
+from . import distance, model
 from .report import busy_percent
 
 BEGIN, END = "<!-- figures of scripts/bench: begin -->\n", "<!-- figures of scripts/bench: end -->\n"
@@ -24,18 +24,18 @@ def goals_table(goals):
 
 
 def rows_table(rows):
-    lines = ["| workload | system | IOPS | ±% | MB/s | p50 us | p99 us | CPU us an I/O |", "|---|---|---|---|---|---|---|---|"]
+    lines = ["| workload | system | IOPS | ±% | MB/s | p50 us | p99 us | CPU us an I/O | cores |", "|---|---|---|---|---|---|---|---|---|"]
     for row in rows:
         m, spread = row["median"], row["spread"].get("iops")
         lines.append(f"| {row['case']} | {row['system']} | {m['iops']:,.0f} | {cell(spread and 50 * spread, 0)} | {m['mbps']:,.0f} | {cell(m.get('p50'), 1)} "
-                     f"| {cell(m.get('p99'), 1)} | {cell(m.get('cpu_us'))} |")
+                     f"| {cell(m.get('p99'), 1)} | {cell(m.get('cpu_us'))} | {row['cores']} |")
     return lines
 
 
-def text(mode, facts, rows, goals, skipped, figures):
+def text(mode, facts, apart, rows, goals, skipped, figures):
     busy = busy_percent(rows)
     lines = [f"`scripts/bench {mode}` at {facts['commit']}, {facts['date']}: {facts['cpu']}, {facts['cores']} cores, kernel {facts['kernel']}; "
-             f"everybody else used {cell(busy, 0)} % of a core meanwhile (median).", "", "### Goals", "", *goals_table(goals), "", "### All rows", "", *rows_table(rows)]
+             f"everybody else used {cell(busy, 0)} % of a core meanwhile (median). Cores: {distance.sentence(apart)}.", "", "### Goals", "", *goals_table(goals), "", "### All rows", "", *rows_table(rows)]
     if skipped:
         lines += ["", "Not measured:", "", *(f"* {name}: {why}" for name, why in skipped.items())]
     printed = io.StringIO()

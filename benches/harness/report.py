@@ -4,6 +4,7 @@ import statistics
 import subprocess
 
 from .cases import CHANNELS, DEPTHS, FLOOR, GOALS, SHM, UDP
+from .distance import NEAR
 
 FORMAT = 1
 # So much of a core for everybody else is noise.
@@ -12,7 +13,7 @@ BUSY_PERCENT = 10
 
 def summary(runs):
     """Median of every figure, and of those that rank systems the spread: (most - least) / median."""
-    keys = dict.fromkeys(key for run in runs for key in run)
+    keys = dict.fromkeys(key for run in runs for key in run if key != "cores")
     middle, spread = {}, {}
     for key in keys:
         values = [run[key] for run in runs if run.get(key) is not None]
@@ -28,7 +29,7 @@ def number(value, width, digits):
 
 def print_rows(rows):
     """One line for each case and system, with the ratio to the first system of the case."""
-    print(f"{'workload':32} {'system':18} {'IOPS':>9} {'±%':>4} {'MB/s':>7} {'p50 us':>8} {'p99 us':>8} {'p99.9':>8} {'CPU us/IO':>10} {'x IOPS':>7} {'others %':>8}")
+    print(f"{'workload':32} {'system':18} {'IOPS':>9} {'±%':>4} {'MB/s':>7} {'p50 us':>8} {'p99 us':>8} {'p99.9':>8} {'CPU us/IO':>10} {'x IOPS':>7} {'others %':>8} {'cores':>6}")
     first = {}
     for row in rows:
         m = row["median"]
@@ -36,7 +37,7 @@ def print_rows(rows):
         spread = row["spread"].get("iops")
         print(f"{row['case']:32} {row['system']:18} {m['iops']:9.0f} {number(spread and 50 * spread, 4, 0)} {m['mbps']:7.0f} "
               f"{number(m.get('p50'), 8, 1)} {number(m.get('p99'), 8, 1)} {number(m.get('p99.9'), 8, 1)} {number(m.get('cpu_us'), 10, 2)} "
-              f"{m['iops'] / base:7.2f} {number(m.get('other_percent'), 8, 0)}")
+              f"{m['iops'] / base:7.2f} {number(m.get('other_percent'), 8, 0)} {row['cores']:>6}")
 
 
 def busy_percent(rows):
@@ -50,6 +51,13 @@ def warn_if_busy(rows):
     percent = busy_percent(rows)
     if percent is not None and percent > BUSY_PERCENT:
         print(f"\nWARNING: others used {percent:.0f} % of a core meanwhile: these figures say little, take them again on an idle machine")
+
+
+def warn_if_far(rows):
+    """Such rows say what the machine did, too, not the system alone."""
+    far = [row for row in rows if row["cores"] != NEAR]
+    if far:
+        print(f"\nWARNING: in {len(far)} of {len(rows)} rows the cores were far from each other or moved: compare these with their like only")
 
 
 def figure(rows, system, case, key):
@@ -144,7 +152,7 @@ def compare(rows, path):
         raise RuntimeError(f"{path} has format {before.get('format')}, this is {FORMAT}")
     facts = before["machine"]
     print(f"\ncompared with {facts['commit']} of {facts['date']} ({path}); only what ran interleaved compares well to a few percent")
-    print(f"{'workload':32} {'system':18} {'IOPS':>15} {'p50':>15} {'CPU us/IO':>15}")
+    print(f"{'workload':32} {'system':18} {'IOPS':>15} {'p50':>15} {'CPU us/IO':>15}  cores")
     for row in rows:
         for old in before["rows"]:
             if (old["case"], old["system"]) != (row["case"], row["system"]):
@@ -153,10 +161,11 @@ def compare(rows, path):
             for key, digits in (("iops", 0), ("p50", 1), ("cpu_us", 2)):
                 then, now = old["median"].get(key), row["median"].get(key)
                 cells.append(f"{'-':>15}" if not then or now is None else f"{now:9.{digits}f} x{now / then:4.2f}")
+            cells.append(f"{old.get('cores', '-')} -> {row['cores']}")
             print(f"{row['case']:32} {row['system']:18} " + " ".join(f"{cell:>15}" for cell in cells))
 
 
-def save(path, mode, facts, rows, goals, extra, skipped):
-    text = {"format": FORMAT, "mode": mode, "machine": facts, "rows": rows, "goals": goals, "extra": extra, "skipped": skipped}
+def save(path, mode, facts, apart, rows, goals, extra, skipped):
+    text = {"format": FORMAT, "mode": mode, "machine": facts, "distance": apart, "rows": rows, "goals": goals, "extra": extra, "skipped": skipped}
     path.write_text(json.dumps(text, indent=1) + "\n")
     print(f"figures: {path}")
