@@ -8,7 +8,8 @@
 //!
 //! A WRITE sends what lies there when its packets are made: a write of others to the same blocks that
 //! comes between command and response is seen, in whole or in part, as two shards that copied at the same
-//! time would have it. SAM promises no more to commands that overlap.
+//! time would have it. SAM promises no more to commands that overlap. Over UDP a packet whose bytes change
+//! between checksum and kernel is sent again.
 
 use std::fmt;
 use std::rc::Rc;

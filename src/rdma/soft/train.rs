@@ -1,8 +1,8 @@
 //! A train: packets of one length, the last perhaps shorter, that leave as one segmented send.
 //!
-//! Payload is not copied: the train keeps pointers into memory regions until it leaves. That is
-//! why it must leave, or be dropped, before anything else runs on the shard:
-//! [`Transmitter`](super::transmit::Transmitter) sees to it.
+//! Payload is not copied, unless it is short or sent again: the train keeps pointers into memory
+//! regions until it leaves. That is why it must leave, or be dropped, before anything else runs on the
+//! shard: [`Transmitter`](super::transmit::Transmitter) sees to it.
 
 #![allow(unsafe_code)]
 
@@ -122,13 +122,16 @@ impl Train {
             let at = piece.region.raw(piece.offset, piece.len_bytes).expect("the engine checks its pieces");
             // SAFETY: in bounds and initialised. The payload belongs to a posted work request, so
             // that its owner does not write it, and no other slice of it is made meanwhile. A disk in
-            // memory may be written by another shard: then these plain bytes are old or new, the
-            // ICRC may be wrong, and the packet is sent again as one that was damaged on its way.
+            // memory may be written by another shard: then these plain bytes are old or new.
             let bytes = unsafe { std::slice::from_raw_parts(at.as_ptr(), piece.len_bytes) };
-            icrc.update(bytes);
-            if bytes.len() <= COPY_BYTES {
+            // What changes between its checksum and its way into the kernel is damaged for the peer, who
+            // asks for it again. That once is enough, of a copy.
+            if bytes.len() <= COPY_BYTES || out.retransmission {
+                let from = self.used;
                 self.copy(bytes);
+                icrc.update(&self.scratch[from..self.used]);
             } else {
+                icrc.update(bytes);
                 self.end_run();
                 self.iovecs.push(libc::iovec { iov_base: at.as_ptr().cast(), iov_len: piece.len_bytes });
             }
@@ -271,6 +274,28 @@ mod tests {
         assert!(!train.takes(16, 64), "closed by a shorter one");
         train.clear();
         assert!(train.len() == 0 && train.takes(4140, 64));
+    }
+
+    #[test]
+    fn what_is_sent_again_is_what_was_checked() {
+        let region = Region::heap(4096);
+        region.fill(0, 4096, 1).unwrap();
+        let path = Path { local: HERE, remote: HERE, scope_id: 0 };
+        let payload = [Piece { region: &region, offset: 8, len_bytes: 1000 }];
+        let mut train = Train::new();
+        let out = Outgoing {
+            path: &path,
+            dest_qpn: Qpn::new(0x1234),
+            header: &header(0),
+            payload: &payload,
+            pad: 0,
+            retransmission: true,
+        };
+        train.append(&prefix(), &out);
+        region.fill(0, 4096, 2).unwrap();
+        let sent = gathered(&mut train);
+        assert_eq!(sent[12..1012], [1; 1000]);
+        assert_eq!(sent[1012..], prefix().icrc(&sent[..1012], 0));
     }
 
     #[test]
