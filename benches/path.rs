@@ -1,35 +1,37 @@
-//! What one I/O costs on its whole way, each side apart: `cargo bench --bench path`.
+//! What one I/O costs on its whole way, each side apart: `cargo bench --bench path -- [udp] [WORDS]`.
 //!
-//! One thread drives our initiator and a shard of the target in turn, over shared memory, with the null
-//! back end: so no cache line travels between cores, and what is counted is instructions. Figures are of
-//! this run; compare them with each other. With a number as argument it does so many I/Os at depth 32 on a
-//! clock that only counts how often it is read: for callgrind, with `--toggle-collect` of one side's turn.
+//! One thread drives our initiator and a shard of the target in turn, over shared memory or, with `udp`, over
+//! loopback, with the null back end: so no cache line travels between cores, and over shared memory what is
+//! counted is instructions. Figures are of this run; compare them with each other. With a number as argument it
+//! does so many I/Os at depth 32, reads or with `write` writes, on a clock that only counts how often it is read:
+//! for callgrind, with `--toggle-collect` of one side's turn.
 
 #[path = "../tests/common/one_shard.rs"]
 mod one_shard;
 
-use std::path::Path as FsPath;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bdev::null::{NullBdev, NullOptions};
 use reactors::clock::Clock;
 use reactors::poller::Poller;
-use reactors::ring::Sender;
 use reactors::time::Time;
 use srpoll::initiator::load::{Load, Pattern, Stop, Workload};
 use srpoll::initiator::scan::{LunInfo, Pace, scan, wait_live};
 use srpoll::initiator::{Session, SessionConfig};
-use srpoll::rdma::shm::{Device, DeviceConfig, Hub};
-use srpoll::rdma::verbs::{Path, PathMtu, Service};
+use srpoll::rdma::verbs::{Connections, Device, Path, PathMtu, Service};
+use srpoll::rdma::{shm, soft};
+use srpoll::target::fabric::Fabric;
 use srpoll::target::limits::Limits;
 use srpoll::target::listener::Listener;
-use srpoll::target::message::Message;
 use srpoll::target::shard::Shard;
 use srpoll::wire::scsi::lun::Lun;
 use srpoll::wire::srp::PortId;
 
 const BLOCK_BYTES: u32 = 4096;
+/// Where the target listens over UDP.
+const PORT: u16 = 5555;
 const DEPTHS: [u32; 4] = [1, 4, 32, 64];
 /// Loads of one kind; the fastest counts.
 const LOADS: u32 = 8;
@@ -37,16 +39,16 @@ const LOADS: u32 = 8;
 const IOS: u64 = 100_000;
 
 /// The clock of the initiator; the target has its turn after each of the initiator's.
-struct Turns {
+struct Turns<F: Fabric> {
     clock: Option<Clock>,
     /// The time, when there is no clock.
     counted: Time,
-    shard: Shard<Device>,
+    shard: Shard<F>,
     /// How long the target's turns took.
     target: Duration,
 }
 
-impl Pace for Turns {
+impl<F: Fabric> Pace for Turns<F> {
     fn now(&mut self) -> Time {
         self.counted += Duration::from_nanos(20);
         self.clock.map_or(self.counted, |clock| clock.now())
@@ -60,33 +62,54 @@ impl Pace for Turns {
     }
 }
 
-fn shard(socket: &FsPath, clock: Option<Clock>) -> (Shard<Device>, Sender<Message>) {
-    let options = NullOptions { len_bytes: 1 << 30, block_bytes: 512, read_only: false, uuid: None };
-    let disk = Arc::new(NullBdev::create("disk", &options).expect("a null device"));
-    let config =
-        DeviceConfig { hub: Hub::new().expect("an eventfd"), ..DeviceConfig::new(3).expect("an eventfd") };
-    let device = Device::new(config).expect("descriptors");
-    one_shard::listening(device, disk, Limits::default(), clock, Listener::Shm(socket.to_owned()))
+/// Two ends of a transport, and how one finds the other.
+struct Ends<F> {
+    target: F,
+    listener: Listener,
+    initiator: F,
+    path: Path,
+    service: Service,
 }
 
-fn session(socket: &FsPath) -> Session<Device> {
-    let config =
-        DeviceConfig { target: Some(socket.to_owned()), ..DeviceConfig::new(4).expect("an eventfd") };
-    let device = Device::new(config).expect("descriptors");
-    let config = SessionConfig {
-        path_mtu: PathMtu::B4096,
-        max_immediate_bytes: 0,
-        depth: 64,
-        max_io_bytes: BLOCK_BYTES,
-        ..SessionConfig::new(Path::NONE, Service::Shm, PortId::new(1, 2))
-    };
-    Session::new(device, config, fastrand::Rng::with_seed(2)).expect("memory")
+impl Ends<shm::Device> {
+    fn shm(folder: &std::path::Path) -> Self {
+        let socket = folder.join("socket");
+        let device = |config| shm::Device::new(config).expect("descriptors");
+        let config = |guid| shm::DeviceConfig::new(guid).expect("an eventfd");
+        Ends {
+            target: device(shm::DeviceConfig { hub: shm::Hub::new().expect("an eventfd"), ..config(3) }),
+            initiator: device(shm::DeviceConfig { target: Some(socket.clone()), ..config(4) }),
+            listener: Listener::Shm(socket),
+            path: Path::NONE,
+            service: Service::Shm,
+        }
+    }
+}
+
+impl Ends<soft::Device> {
+    fn udp() -> Self {
+        // Addresses of this process, so that two runs do not meet.
+        let [.., a, b] = std::process::id().to_be_bytes();
+        let address = |host: u8| IpAddr::from([127, 0x40 | host, a, b.max(1)]);
+        let device = |guid| {
+            soft::Device::new(soft::DeviceConfig { in_process: false, ..soft::DeviceConfig::new(guid) })
+        };
+        let mut initiator = device(4);
+        initiator.open_port(address(2)).expect("a port");
+        Ends {
+            target: device(3),
+            listener: SocketAddr::new(address(1), PORT).into(),
+            initiator,
+            path: Path { local: address(2), remote: address(1), scope_id: 0 },
+            service: Service::RdmaCm { port: PORT },
+        }
+    }
 }
 
 /// One load; nanoseconds of the target and of the initiator an I/O.
-fn load(
-    session: &mut Session<Device>,
-    turns: &mut Turns,
+fn load<F: Fabric + Device + Connections>(
+    session: &mut Session<F>,
+    turns: &mut Turns<F>,
     info: &LunInfo,
     read: bool,
     depth: u32,
@@ -109,23 +132,31 @@ fn load(
     [turns.target, report.elapsed - turns.target].map(|side| side.as_nanos() as f64 / ios as f64)
 }
 
-fn main() {
-    // `cargo test --benches` only asks whether it starts.
-    if std::env::args().any(|arg| arg == "--test") {
-        return;
-    }
-    let asked = std::env::args().skip(1).find_map(|arg| arg.parse().ok());
-    let clock = asked.is_none().then(Clock::get);
-    let folder = tempfile::tempdir().expect("a folder");
-    let socket = folder.path().join("socket");
-    let (shard, _inbox) = shard(&socket, clock);
+/// What was asked for on the command line.
+struct Asked {
+    ios: Option<u64>,
+    write: bool,
+}
+
+fn measure<F: Fabric + Device + Connections>(ends: Ends<F>, asked: &Asked) {
+    let options = NullOptions { len_bytes: 1 << 30, block_bytes: 512, read_only: false, uuid: None };
+    let disk = Arc::new(NullBdev::create("disk", &options).expect("a null device"));
+    let clock = asked.ios.is_none().then(Clock::get);
+    let (shard, _inbox) = one_shard::listening(ends.target, disk, Limits::default(), clock, ends.listener);
     let mut turns = Turns { clock, counted: Time::ZERO, shard, target: Duration::ZERO };
-    let mut session = session(&socket);
+    let config = SessionConfig {
+        path_mtu: PathMtu::B4096,
+        max_immediate_bytes: 0,
+        depth: 64,
+        max_io_bytes: BLOCK_BYTES,
+        ..SessionConfig::new(ends.path, ends.service, PortId::new(1, 2))
+    };
+    let mut session = Session::new(ends.initiator, config, fastrand::Rng::with_seed(2)).expect("memory");
     session.start(turns.now());
     wait_live(&mut session, &mut turns).expect("a target");
     let info = scan(&mut session, &mut turns, Lun::ZERO).expect("a disk");
-    if let Some(ios) = asked {
-        load(&mut session, &mut turns, &info, true, 32, ios);
+    if let Some(ios) = asked.ios {
+        load(&mut session, &mut turns, &info, !asked.write, 32, ios);
         return;
     }
     for (name, read) in [("reads", true), ("writes", false)] {
@@ -141,4 +172,19 @@ fn main() {
             );
         }
     }
+}
+
+fn main() {
+    // `cargo test --benches` only asks whether it starts.
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let has = |word: &str| words.iter().any(|other| other == word);
+    if has("--test") {
+        return;
+    }
+    let asked = Asked { ios: words.iter().find_map(|word| word.parse().ok()), write: has("write") };
+    if has("udp") {
+        return measure(Ends::udp(), &asked);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    measure(Ends::shm(folder.path()), &asked);
 }
