@@ -3,8 +3,8 @@
 //! One thread drives our initiator and a shard of the target in turn, over shared memory or, with `udp`, over
 //! loopback, with the null back end: so no cache line travels between cores, and over shared memory what is
 //! counted is instructions. Figures are of this run; compare them with each other. With a number as argument it
-//! does so many I/Os at depth 32, reads or with `write` writes, on a clock that only counts how often it is read:
-//! for callgrind, with `--toggle-collect` of one side's turn.
+//! does so many I/Os, reads or with `write` writes, at depth 32 or `depth=N` over one or `channels=N` channels, on
+//! a clock that only counts how often it is read: for callgrind, with `--toggle-collect` of one side's turn.
 
 #[path = "../tests/common/one_shard.rs"]
 mod one_shard;
@@ -136,6 +136,20 @@ fn load<F: Fabric + Device + Connections>(
 struct Asked {
     ios: Option<u64>,
     write: bool,
+    depth: u32,
+    channels: u32,
+}
+
+impl Asked {
+    fn of(words: &[String]) -> Asked {
+        let number = |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.parse().ok());
+        Asked {
+            ios: words.iter().find_map(|word| word.parse().ok()),
+            write: words.iter().any(|word| word == "write"),
+            depth: number("depth=").unwrap_or(32),
+            channels: number("channels=").unwrap_or(1),
+        }
+    }
 }
 
 fn measure<F: Fabric + Device + Connections>(ends: Ends<F>, asked: &Asked) {
@@ -147,7 +161,8 @@ fn measure<F: Fabric + Device + Connections>(ends: Ends<F>, asked: &Asked) {
     let config = SessionConfig {
         path_mtu: PathMtu::B4096,
         max_immediate_bytes: 0,
-        depth: 64,
+        channels: asked.channels,
+        depth: 64 / asked.channels.min(64),
         max_io_bytes: BLOCK_BYTES,
         ..SessionConfig::new(ends.path, ends.service, PortId::new(1, 2))
     };
@@ -156,7 +171,7 @@ fn measure<F: Fabric + Device + Connections>(ends: Ends<F>, asked: &Asked) {
     wait_live(&mut session, &mut turns).expect("a target");
     let info = scan(&mut session, &mut turns, Lun::ZERO).expect("a disk");
     if let Some(ios) = asked.ios {
-        load(&mut session, &mut turns, &info, !asked.write, 32, ios);
+        load(&mut session, &mut turns, &info, !asked.write, asked.depth, ios);
         return;
     }
     for (name, read) in [("reads", true), ("writes", false)] {
@@ -181,7 +196,7 @@ fn main() {
     if has("--test") {
         return;
     }
-    let asked = Asked { ios: words.iter().find_map(|word| word.parse().ok()), write: has("write") };
+    let asked = Asked::of(&words);
     if has("udp") {
         return measure(Ends::udp(), &asked);
     }
