@@ -32,7 +32,7 @@ impl Engine {
 
             let rules = state::rules(qp.state);
             // Nothing is forgotten: who has something to do stands in a list, or a timer runs.
-            must!(!qp.has_output(sh) || qp.is_ready, "{:?} has output and is not ready", qp.qpn);
+            must!(qp.offers(sh).class().is_none() || qp.is_ready, "{:?} has output and is not ready", qp.qpn);
             must!(!rules.flush || qp.req.queue.is_empty() || qp.flush_due, "{:?} is not flushed", qp.qpn);
             let waits = rules.send && qp.req.una != qp.req.next || qp.req.retry.rnr_waiting();
             let due = qp.req.retry.deadline();

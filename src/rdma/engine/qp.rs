@@ -59,6 +59,41 @@ enum Output {
     Reply,
 }
 
+/// What a queue pair could send.
+#[derive(Default)]
+pub(super) struct Offers {
+    /// A request, and of which class.
+    request: Option<Class>,
+    /// A READ response.
+    answers: bool,
+    /// An ACK or NAK.
+    replies: bool,
+}
+
+impl Offers {
+    /// The first class that allows any of it.
+    #[inline]
+    pub(super) fn class(&self) -> Option<Class> {
+        let answer = self.answers.then_some(Class::Bulk);
+        let reply = self.replies.then_some(Class::Reply);
+        [self.request, answer, reply].into_iter().flatten().min()
+    }
+
+    /// What is sent of what `class` and those before it allow.
+    #[inline]
+    fn choose(&self, class: Class, responder_turn: bool) -> Option<Output> {
+        let answers = self.answers && class >= Class::Bulk;
+        let request = self.request.is_some_and(|next| next <= class);
+        if answers && (responder_turn || !request) {
+            return Some(Output::ReadResponse);
+        }
+        if request {
+            return Some(Output::Request);
+        }
+        (self.replies && class == Class::Reply).then_some(Output::Reply)
+    }
+}
+
 impl Qp {
     pub(super) fn new(key: Key, qpn: Qpn, init: QpInit) -> Self {
         Qp {
@@ -216,7 +251,7 @@ impl Qp {
     pub(super) fn schedule(&mut self, sh: &mut Shared) {
         if !self.is_ready {
             self.is_ready = true;
-            sh.ready.push_back(self.key.slot);
+            sh.ready.push(self.key.slot);
         }
     }
 
@@ -237,33 +272,22 @@ impl Qp {
         }
     }
 
-    /// What it sends next, of what `class` and those before it allow.
+    /// What it could send now.
     #[inline]
-    fn next_output(&self, sh: &Shared, class: Class) -> Option<Output> {
+    pub(super) fn offers(&self, sh: &Shared) -> Offers {
         if !state::rules(self.state).take_requests {
-            return None;
+            return Offers::default();
         }
         let answers = self.resp.reads.is_active();
-        if answers && self.responder_turn && class >= Class::Bulk {
-            return Some(Output::ReadResponse);
+        Offers {
+            request: self.next_request(sh),
+            answers,
+            replies: !answers && self.resp.reply_due() && !self.replies_later,
         }
-        if self.next_request(sh).is_some_and(|next| next <= class) {
-            return Some(Output::Request);
-        }
-        if answers && class >= Class::Bulk {
-            return Some(Output::ReadResponse);
-        }
-        let replies = !answers && self.resp.reply_due() && !self.replies_later;
-        (replies && class == Class::Reply).then_some(Output::Reply)
     }
 
-    /// Whether it has anything to send.
-    #[inline]
-    pub(super) fn has_output(&self, sh: &Shared) -> bool {
-        self.next_output(sh, Class::Reply).is_some()
-    }
-
-    /// Sends what `class` allows, a turn's worth and `most` at most; gives the number of packets.
+    /// Sends what `class` and those before it allow, a turn's worth and `most` at most; gives the number of
+    /// packets, and the class of what it has left.
     pub(super) fn turn(
         &mut self,
         sh: &mut Shared,
@@ -271,21 +295,22 @@ impl Qp {
         class: Class,
         most: usize,
         sink: &mut impl Sink,
-    ) -> usize {
+    ) -> (usize, Option<Class>) {
         // READ requests take from the common budget, so everybody gets one at a time.
         let quota = if class == Class::Read { 1 } else { most.min(sh.config.turn_packets as usize) };
         self.responder_turn = !self.responder_turn;
         let mut sent = 0;
-        while sent < quota && sink.has_room() {
-            let went_out = match self.next_output(sh, class) {
-                None => break,
+        loop {
+            let offers = self.offers(sh);
+            let more = sent < quota && sink.has_room();
+            let went_out = match offers.choose(class, self.responder_turn).filter(|_| more) {
+                None => return (sent, offers.class()),
                 Some(Output::Request) => self.send_request(sh, now, sink),
                 Some(Output::ReadResponse) => self.send_read_response(sh, sink),
                 Some(Output::Reply) => self.send_reply(sh, sink),
             };
             sent += usize::from(went_out);
         }
-        sent
     }
 }
 

@@ -9,6 +9,7 @@ use super::counters::Counters;
 use super::cq::Pushed;
 use super::objects::{Objects, Sizes};
 use super::timers::Timers;
+use super::transmit::Ready;
 use crate::rdma::verbs::{CqId, Wc};
 
 /// READ data on the way to all queue pairs together.
@@ -49,8 +50,8 @@ pub(super) struct Shared {
     pub(super) objects: Objects,
     pub(super) counters: Counters,
     pub(super) timers: Timers,
-    /// Slots of queue pairs that have something to send.
-    pub(super) ready: VecDeque<u32>,
+    /// Who has something to send.
+    pub(super) ready: Ready,
     /// Slots of queue pairs that have something to answer when the batch ends.
     pub(super) replies: Vec<u32>,
     /// Slots of queue pairs that took packets which asked for no ACK.
@@ -76,7 +77,7 @@ impl Shared {
             objects: Objects::new(sizes, rng),
             counters: Counters::default(),
             timers: Timers::new(config.max_qp),
-            ready: VecDeque::with_capacity(qps),
+            ready: Ready::new(qps),
             replies: Vec::with_capacity(qps),
             owing: Vec::with_capacity(qps),
             owing_until: Time::NEVER,
@@ -101,7 +102,7 @@ impl Shared {
 
     /// Takes a slot out of all queues of work.
     pub(super) fn forget(&mut self, slot: u32) {
-        self.ready.retain(|other| *other != slot);
+        self.ready.forget(slot);
         self.replies.retain(|other| *other != slot);
         self.owing.retain(|other| *other != slot);
         self.flushes.retain(|other| *other != slot);

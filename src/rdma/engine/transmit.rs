@@ -1,5 +1,7 @@
 //! Packets on their way out: what the provider gets.
 
+use std::collections::VecDeque;
+
 use reactors::memory::Region;
 use reactors::time::Time;
 
@@ -87,10 +89,48 @@ pub(super) enum Class {
 }
 
 impl Class {
-    const IN_ORDER: [Class; 4] = [Class::Read, Class::Bulk, Class::Send, Class::Reply];
+    const COUNT: usize = 4;
+    const IN_ORDER: [Class; Class::COUNT] = [Class::Read, Class::Bulk, Class::Send, Class::Reply];
     /// Packets of one class before the next one has its turn, so that a long READ's answer keeps
     /// nobody from sending.
     const QUOTA: usize = 128;
+}
+
+/// Slots of queue pairs that have something to send, by the class of what they send next, so that nobody
+/// is asked who has nothing of a class.
+pub(super) struct Ready {
+    /// Since the last transmission; their class is not known yet.
+    new: Vec<u32>,
+    by_class: [VecDeque<u32>; Class::COUNT],
+}
+
+impl Ready {
+    pub(super) fn new(qps: usize) -> Ready {
+        Ready {
+            new: Vec::with_capacity(qps),
+            by_class: std::array::from_fn(|_| VecDeque::with_capacity(qps)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, slot: u32) {
+        self.new.push(slot);
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.new.is_empty() && self.by_class.iter().all(VecDeque::is_empty)
+    }
+
+    pub(super) fn forget(&mut self, slot: u32) {
+        self.new.retain(|other| *other != slot);
+        self.by_class.iter_mut().for_each(|queue| queue.retain(|other| *other != slot));
+    }
+
+    /// All of them, for the audit.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &u32> {
+        self.new.iter().chain(self.by_class.iter().flatten())
+    }
 }
 
 /// How far a round through the classes is; it goes on where a sink ran out of room.
@@ -115,14 +155,13 @@ impl Engine {
     pub fn transmit(&mut self, now: Time, sink: &mut impl Sink) -> usize {
         self.flush_errored();
         let mut sent = 0;
-        let mut classes_without = 0;
-        while classes_without < Class::IN_ORDER.len() && sink.has_room() {
-            let by_class = self.transmit_class(now, sink);
-            sent += by_class;
-            classes_without = if by_class > 0 { 0 } else { classes_without + 1 };
+        self.sort_ready();
+        while !self.shared.ready.is_empty() && sink.has_room() {
+            sent += self.transmit_class(now, sink);
             if sink.has_room() || self.round.left == 0 {
                 self.round.next_class();
             }
+            self.sort_ready();
         }
         if self.shared.ready.is_empty() {
             self.round = Round::START;
@@ -133,27 +172,33 @@ impl Engine {
         sent
     }
 
+    /// Puts who became ready behind the others of its class.
+    fn sort_ready(&mut self) {
+        let mut new = std::mem::take(&mut self.shared.ready.new);
+        for slot in new.drain(..) {
+            let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
+            let class = qp.offers(&self.shared).class();
+            qp.is_ready = class.is_some();
+            if let Some(class) = class {
+                self.shared.ready.by_class[class as usize].push_back(slot);
+            }
+        }
+        self.shared.ready.new = new;
+    }
+
     /// What the present class allows, within its quota.
     fn transmit_class(&mut self, now: Time, sink: &mut impl Sink) -> usize {
         let class = Class::IN_ORDER[self.round.class];
         let mut sent = 0;
-        // How many in a row had nothing of this class: all of them ends it.
-        let mut idle = 0;
-        while idle < self.shared.ready.len() && self.round.left > 0 && sink.has_room() {
-            let Some(slot) = self.shared.ready.pop_front() else { break };
+        while self.round.left > 0 && sink.has_room() {
+            let Some(slot) = self.shared.ready.by_class[class as usize].pop_front() else { break };
             let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
-            qp.is_ready = false;
-            let by_this = qp.turn(&mut self.shared, now, class, self.round.left, sink);
+            let (by_this, left) = qp.turn(&mut self.shared, now, class, self.round.left, sink);
             sent += by_this;
             self.round.left -= by_this;
-            let goes_on = qp.has_output(&self.shared);
-            if goes_on {
-                qp.schedule(&mut self.shared);
-            }
-            if by_this > 0 {
-                idle = 0;
-            } else if goes_on {
-                idle += 1;
+            qp.is_ready = left.is_some();
+            if let Some(class) = left {
+                self.shared.ready.by_class[class as usize].push_back(slot);
             }
         }
         sent
