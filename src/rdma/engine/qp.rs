@@ -74,9 +74,12 @@ impl Offers {
     /// The first class that allows any of it.
     #[inline]
     pub(super) fn class(&self) -> Option<Class> {
-        let answer = self.answers.then_some(Class::Bulk);
-        let reply = self.replies.then_some(Class::Reply);
-        [self.request, answer, reply].into_iter().flatten().min()
+        match self.request {
+            Some(class) if self.answers => Some(class.min(Class::Bulk)),
+            None if self.answers => Some(Class::Bulk),
+            None if self.replies => Some(Class::Reply),
+            request => request,
+        }
     }
 
     /// What is sent of what `class` and those before it allow.

@@ -124,17 +124,17 @@ impl Train {
             // that its owner does not write it, and no other slice of it is made meanwhile. A disk in
             // memory may be written by another shard: then these plain bytes are old or new.
             let bytes = unsafe { std::slice::from_raw_parts(at.as_ptr(), piece.len_bytes) };
-            // What changes between its checksum and its way into the kernel is damaged for the peer, who
-            // asks for it again. That once is enough, of a copy.
+            let copied = self.used;
             if bytes.len() <= COPY_BYTES || out.retransmission {
-                let from = self.used;
                 self.copy(bytes);
-                icrc.update(&self.scratch[from..self.used]);
             } else {
-                icrc.update(bytes);
                 self.end_run();
                 self.iovecs.push(libc::iovec { iov_base: at.as_ptr().cast(), iov_len: piece.len_bytes });
             }
+            // What changes between its checksum and its way into the kernel is damaged for the peer, who
+            // asks for it again. That once is enough, of a copy; but to read back at once what was just
+            // written costs more than to read the source again.
+            icrc.update(if out.retransmission { &self.scratch[copied..self.used] } else { bytes });
         }
         if out.pad > 0 {
             let pad = &[0; 3][..usize::from(out.pad)];

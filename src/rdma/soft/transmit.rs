@@ -61,11 +61,23 @@ struct Way {
     sender: usize,
 }
 
+/// Where packets of a path go.
+#[derive(Copy, Clone)]
+struct Route {
+    path: Path,
+    /// To addresses of this device: those to queue pairs of this shard go round.
+    ours: bool,
+    /// By the slot of a port to the number of a peer; none if we have no such port.
+    out: Option<(usize, usize)>,
+}
+
 /// What lives on between transmissions.
 pub(super) struct Outbound {
     train: Train,
     /// Where the open train goes.
     way: Way,
+    /// The last route that was looked up: packets come in runs.
+    last: Option<Route>,
     peers: Bounded<PeerKey, Peer>,
     places: Places,
     faults: Option<Faults>,
@@ -81,6 +93,7 @@ impl Outbound {
         Outbound {
             train: Train::new(),
             way: Way::default(),
+            last: None,
             peers: Bounded::new(),
             places: Places::new(),
             faults,
@@ -93,6 +106,7 @@ impl Outbound {
     /// Ports changed: their slots may mean others now.
     pub(super) fn forget_peers(&mut self) {
         self.peers.clear();
+        self.last = None;
     }
 
     /// When there is something to do although nothing was posted.
@@ -212,13 +226,14 @@ impl<'a> Transmitter<'a> {
 
     /// Sends a packet of the engine.
     fn route(&mut self, out: &Outgoing<'_>) {
-        if self.is_to_ourselves(out.path, out.dest_qpn) {
+        let route = self.route_of(out.path);
+        if self.goes_round(&route, out.dest_qpn) {
             return self.go_round(out.path, out.len_bytes(), |bytes| {
                 out.copy_to(bytes);
             });
         }
         let len_bytes = out.len_bytes() + ICRC_LEN;
-        let Some(way) = self.open(out.path, out.dest_qpn, len_bytes, out.retransmission) else { return };
+        let Some(way) = self.open(&route, out.dest_qpn, len_bytes, out.retransmission) else { return };
         let peer = self.out.peers.get_mut(way.peer);
         let settled = !out.retransmission && !peer.health.is_doubtful();
         if settled
@@ -250,12 +265,13 @@ impl<'a> Transmitter<'a> {
 
     /// Sends a packet that lies in one piece; `spoil` is a bit to flip.
     fn route_copy(&mut self, path: &Path, dest_qpn: Qpn, ib: &[u8], spoil: Option<usize>) {
-        if self.is_to_ourselves(path, dest_qpn) {
+        let route = self.route_of(path);
+        if self.goes_round(&route, dest_qpn) {
             // There is no ICRC on this way by which a spoiled packet would be found.
             if spoil.is_none() {
                 self.go_round(path, ib.len(), |bytes| bytes.copy_from_slice(ib));
             }
-        } else if let Some(way) = self.open(path, dest_qpn, ib.len() + ICRC_LEN, false) {
+        } else if let Some(way) = self.open(&route, dest_qpn, ib.len() + ICRC_LEN, false) {
             let prefix = &self.out.peers.get(way.peer).prefixes[way.sender];
             self.out
                 .train
@@ -264,10 +280,9 @@ impl<'a> Transmitter<'a> {
     }
 
     /// Whether a packet is for a queue pair of this device.
-    fn is_to_ourselves(&self, path: &Path, dest_qpn: Qpn) -> bool {
-        self.looped.is_some()
-            && shard_of(dest_qpn, self.out.shard_bits) == self.out.shard
-            && self.ports.iter().flatten().any(|port| port.is_for(path.remote, path.scope_id))
+    #[inline]
+    fn goes_round(&self, route: &Route, dest_qpn: Qpn) -> bool {
+        route.ours && shard_of(dest_qpn, self.out.shard_bits) == self.out.shard
     }
 
     fn go_round(&mut self, path: &Path, len_bytes: usize, write: impl FnOnce(&mut [u8])) {
@@ -276,15 +291,18 @@ impl<'a> Transmitter<'a> {
         }
     }
 
-    /// Makes the open train one that takes a packet of `len_bytes` to there. `None` if there is
-    /// no way there.
-    fn open(&mut self, path: &Path, dest_qpn: Qpn, len_bytes: usize, alone: bool) -> Option<Way> {
-        let way = self.way_to(path, dest_qpn);
-        let Some((way, port)) = way.and_then(|way| Some((way, self.ports[way.slot].as_ref()?))) else {
+    /// Makes the open train one that takes a packet of `len_bytes` to there, `alone` or behind others. `None`
+    /// if there is no way there.
+    fn open(&mut self, route: &Route, dest_qpn: Qpn, len_bytes: usize, alone: bool) -> Option<Way> {
+        let found = route.out.and_then(|(slot, peer)| Some((slot, peer, self.ports[slot].as_ref()?)));
+        let Some((slot, peer, port)) = found else {
             self.counters.no_port += 1;
             return None;
         };
-        let max_segments = match self.out.peers.get(way.peer).health.is_good() {
+        // By the shard of the peer, where the GSI is at home on the first.
+        let sender = if dest_qpn == Qpn::GSI { 0 } else { dest_qpn.get() as usize % SENDERS };
+        let way = Way { slot, peer, sender };
+        let max_segments = match self.out.peers.get(peer).health.is_good() {
             true => port.segmenting.max_segments,
             false => 1,
         };
@@ -303,7 +321,24 @@ impl<'a> Transmitter<'a> {
         Some(way)
     }
 
-    fn way_to(&mut self, path: &Path, dest_qpn: Qpn) -> Option<Way> {
+    /// Where packets of a path go.
+    #[inline]
+    fn route_of(&mut self, path: &Path) -> Route {
+        match self.out.last {
+            Some(last) if last.path == *path => last,
+            _ => self.look_up(path),
+        }
+    }
+
+    fn look_up(&mut self, path: &Path) -> Route {
+        let ports = || self.ports.iter().flatten();
+        let ours = self.looped.is_some() && ports().any(|port| port.is_for(path.remote, path.scope_id));
+        let route = Route { path: *path, ours, out: self.way_out(path) };
+        self.out.last = Some(route);
+        route
+    }
+
+    fn way_out(&mut self, path: &Path) -> Option<(usize, usize)> {
         let is_from = |port: &PortSocket| port.is_for(path.local, path.scope_id);
         let slot = self.ports.iter().position(|port| port.as_ref().is_some_and(is_from))?;
         let port = self.ports[slot].as_ref()?;
@@ -313,9 +348,7 @@ impl<'a> Transmitter<'a> {
         }
         let key = PeerKey { port: slot as u32, remote: path.remote, scope_id: port.scope_id };
         let peer = self.out.peers.number_of(key, || Peer::new(port.address, port.source_ports(), &key))?;
-        // By the shard of the peer, where the GSI is at home on the first.
-        let sender = if dest_qpn == Qpn::GSI { 0 } else { dest_qpn.get() as usize % SENDERS };
-        Some(Way { slot, peer, sender })
+        Some((slot, peer))
     }
 
     /// Sends off the open train with its tail.
