@@ -85,7 +85,8 @@ impl Endpoint {
     }
 }
 
-/// Our side of a session over shared memory.
+/// Our side of a session over shared memory. Its port id is ours as long as this, or a clone, lives: keep
+/// it for as long as the session.
 #[derive(Clone, Debug)]
 pub struct ShmEndpoint {
     /// The target's socket.

@@ -15,6 +15,7 @@ use std::ptr;
 use anyhow::Context;
 use driver::{Direction, Driver};
 use options::{Options, Way};
+use srpoll::cli::endpoint::ShmEndpoint;
 use srpoll::rdma::verbs::{Connections, Device};
 use srpoll::rdma::{shm, soft};
 
@@ -58,7 +59,8 @@ pub struct Handle {
 /// A driver over one of the devices that there are.
 enum Any {
     Udp(Driver<soft::Device>),
-    Shm(Driver<shm::Device>),
+    /// With what keeps our port id from other jobs as long as the session lives.
+    Shm(Driver<shm::Device>, ShmEndpoint),
 }
 
 impl Any {
@@ -72,7 +74,8 @@ impl Any {
                 Any::Udp(Driver::open(options, device, end.session()?, &end.target)?)
             }
             Way::Shm(end) => {
-                Any::Shm(Driver::open(options, end.device()?, end.session(), &end.socket.display())?)
+                let driver = Driver::open(options, end.device()?, end.session(), &end.socket.display())?;
+                Any::Shm(driver, end.clone())
             }
         })
     }
@@ -83,7 +86,7 @@ macro_rules! with {
     ($any:expr, $driver:ident => $what:expr) => {
         match $any {
             Any::Udp($driver) => $what,
-            Any::Shm($driver) => $what,
+            Any::Shm($driver, _) => $what,
         }
     };
 }

@@ -12,6 +12,7 @@ use srpoll::target::listener::Listener;
 use srpoll::target::snapshot::{Identity, LunEntry, Snapshot};
 
 use super::*;
+use crate::Any;
 use crate::options::{Options, Way};
 
 const BLOCK: u64 = 4096;
@@ -21,8 +22,8 @@ fn address(host: u8) -> IpAddr {
     IpAddr::from([127, 48 | (pid >> 8 & 0xf) as u8, pid as u8, host])
 }
 
-/// A target that serves a null device as LUN 0.
-fn target() -> TargetHandle {
+/// A target that serves a null device as LUN 0 there.
+fn target(provider: Provider, listener: &Listener) -> TargetHandle {
     let limits = Limits::new(&Wishes { memory_bytes: 8 << 20, ..Wishes::default() }).unwrap();
     let empty = Snapshot::empty(limits);
     let handle = srpoll::target::start(&StartConfig {
@@ -30,7 +31,7 @@ fn target() -> TargetHandle {
         idle: Idle::default(),
         hugepages: Hugepages::Off,
         snapshot: Arc::new(empty.clone()),
-        provider: Provider::Soft { fault: None },
+        provider,
     })
     .unwrap();
     let null = NullOptions { len_bytes: 1 << 30, block_bytes: 512, read_only: false, uuid: None };
@@ -45,7 +46,7 @@ fn target() -> TargetHandle {
     };
     let identity = Some(Identity { id_ext: 1, ioc_guid: 2 });
     handle.apply(&Arc::new(Snapshot { epoch: 1, identity, luns: vec![lun], ..empty })).unwrap();
-    handle.add_listener(&Listener::Ip((address(1), 5555).into())).unwrap();
+    handle.add_listener(listener).unwrap();
     handle
 }
 
@@ -94,7 +95,7 @@ fn sense_becomes_what_a_block_device_would_say() {
 
 #[test]
 fn what_is_submitted_leaves_together_once_no_more_is_to_be_expected() {
-    let target = target();
+    let target = target(Provider::Soft { fault: None }, &Listener::Ip((address(1), 5555).into()));
     let (there, here) = (address(1).to_string(), address(2).to_string());
     let options = Options::new(Some(&there), Some(&here), 0, 1, 16, 0).unwrap();
     let Way::Udp(end) = &options.way else { panic!("{options:?}") };
@@ -133,5 +134,37 @@ fn what_is_submitted_leaves_together_once_no_more_is_to_be_expected() {
     assert!(sent(&driver) > before);
     poll_until(&mut driver, 8);
     driver.close();
+    target.stop().unwrap();
+}
+
+#[test]
+fn jobs_over_shared_memory_are_initiators_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let target = target(Provider::Shm, &Listener::Shm(socket.clone()));
+    // As `srpoll_open` does it: nothing of the options stays.
+    let open = || {
+        let there = format!("shm:{}", socket.display());
+        let options = Options::new(Some(&there), None, 0, 1, 4, 0).unwrap();
+        match Any::open(&options).unwrap() {
+            Any::Shm(driver, keeper) => (driver, keeper),
+            Any::Udp(_) => panic!("{options:?}"),
+        }
+    };
+    let (mut first, second) = (open(), open());
+    assert_ne!(first.0.session.config().initiator, second.0.session.config().initiator);
+    let memory = first.0.memory(4096).unwrap();
+    first.0.submit(Direction::Read, 0, memory, BLOCK, 7).unwrap();
+    let started = std::time::Instant::now();
+    while first.0.done.is_empty() && started.elapsed().as_secs() < 60 {
+        first.0.poll();
+    }
+    assert_eq!(
+        first.0.next_done().map(|end| (end.user, end.error)),
+        Some((7, 0)),
+        "not replaced by the second"
+    );
+    first.0.close();
+    second.0.close();
     target.stop().unwrap();
 }
