@@ -60,7 +60,10 @@ pub struct Handle {
 enum Any {
     Udp(Driver<soft::Device>),
     /// With what keeps our port id from other jobs as long as the session lives.
-    Shm(Driver<shm::Device>, ShmEndpoint),
+    Shm {
+        driver: Driver<shm::Device>,
+        _keeper: ShmEndpoint,
+    },
 }
 
 impl Any {
@@ -75,7 +78,7 @@ impl Any {
             }
             Way::Shm(end) => {
                 let driver = Driver::open(options, end.device()?, end.session(), &end.socket.display())?;
-                Any::Shm(driver, end.clone())
+                Any::Shm { driver, _keeper: end.clone() }
             }
         })
     }
@@ -86,7 +89,7 @@ macro_rules! with {
     ($any:expr, $driver:ident => $what:expr) => {
         match $any {
             Any::Udp($driver) => $what,
-            Any::Shm($driver, _) => $what,
+            Any::Shm { driver: $driver, .. } => $what,
         }
     };
 }

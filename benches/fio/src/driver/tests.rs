@@ -147,7 +147,7 @@ fn jobs_over_shared_memory_are_initiators_of_their_own() {
         let there = format!("shm:{}", socket.display());
         let options = Options::new(Some(&there), None, 0, 1, 4, 0).unwrap();
         match Any::open(&options).unwrap() {
-            Any::Shm(driver, keeper) => (driver, keeper),
+            Any::Shm { driver, _keeper } => (driver, _keeper),
             Any::Udp(_) => panic!("{options:?}"),
         }
     };
