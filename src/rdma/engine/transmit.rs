@@ -6,6 +6,7 @@ use reactors::memory::Region;
 use reactors::time::Time;
 
 use super::device::Engine;
+use super::qp::Qp;
 use crate::rdma::verbs::Path;
 use crate::wire::num::Qpn;
 
@@ -117,6 +118,15 @@ impl Ready {
         self.new.push(slot);
     }
 
+    /// Puts a queue pair behind the others of the class of what it sends next, if it has anything to send.
+    #[inline]
+    fn file(&mut self, qp: &mut Qp, class: Option<Class>) {
+        qp.is_ready = class.is_some();
+        if let Some(class) = class {
+            self.by_class[class as usize].push_back(qp.key.slot);
+        }
+    }
+
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.new.is_empty() && self.by_class.iter().all(VecDeque::is_empty)
@@ -178,10 +188,7 @@ impl Engine {
         for slot in new.drain(..) {
             let Some(qp) = self.qps.key_at(slot).and_then(|key| self.qps.get_mut(key)) else { continue };
             let class = qp.offers(&self.shared).class();
-            qp.is_ready = class.is_some();
-            if let Some(class) = class {
-                self.shared.ready.by_class[class as usize].push_back(slot);
-            }
+            self.shared.ready.file(qp, class);
         }
         self.shared.ready.new = new;
     }
@@ -196,10 +203,7 @@ impl Engine {
             let (by_this, left) = qp.turn(&mut self.shared, now, class, self.round.left, sink);
             sent += by_this;
             self.round.left -= by_this;
-            qp.is_ready = left.is_some();
-            if let Some(class) = left {
-                self.shared.ready.by_class[class as usize].push_back(slot);
-            }
+            self.shared.ready.file(qp, left);
         }
         sent
     }
