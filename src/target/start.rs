@@ -14,6 +14,7 @@ use super::handle::{CommandSink, Hugepages, Provider, StartConfig, TargetHandle}
 use super::limits::{INBOX_DEPTH, SPARE_QUEUE_PAIRS};
 use super::message::{Message, Peers};
 use super::shard::{Shard, ShardSeed, StartError};
+use crate::rdma::engine::Sizes;
 #[cfg(feature = "ibv")]
 use crate::rdma::ibv;
 use crate::rdma::soft::Fault;
@@ -46,11 +47,18 @@ pub fn start(config: &StartConfig) -> Result<TargetHandle, TargetError> {
     }
 }
 
+/// Room for twice the channels, since a dying one keeps its queue pair while its successor has another, and
+/// for spares.
+fn sizes(config: &StartConfig) -> Sizes {
+    let max_qp = 2 * config.snapshot.limits.max_channels + SPARE_QUEUE_PAIRS as u32;
+    Sizes { max_qp, ..Sizes::default() }
+}
+
 /// The shards of one device of shared memory.
 fn shm_shards(config: &StartConfig) -> std::io::Result<Vec<FabricMaker<shm::Device>>> {
     let shards = config.cores.len();
     let shared = shm::DeviceConfig {
-        max_qp: 2 * config.snapshot.limits.max_channels + SPARE_QUEUE_PAIRS as u32,
+        sizes: sizes(config),
         shard_bits: shard_bits(shards),
         sleeps_after: match config.idle {
             Idle::Spin => None,
@@ -78,14 +86,13 @@ fn soft_shards(
 ) -> std::io::Result<Vec<FabricMaker<soft::Device>>> {
     let shards = config.cores.len();
     let guid = fastrand::u64(..);
-    // Twice the channels: a dying one keeps its queue pair while its successor has another; and spares.
-    let max_qp = 2 * config.snapshot.limits.max_channels + SPARE_QUEUE_PAIRS as u32;
+    let sizes = sizes(config);
     let makers = soft::link_shards(shards)?.into_iter().enumerate().map(|(shard, links)| -> FabricMaker<_> {
         Box::new(move || {
             let mut device = soft::DeviceConfig::new(guid);
             device.engine.shard = shard as u32;
             device.engine.shard_bits = shard_bits(shards);
-            device.engine.max_qp = max_qp;
+            device.engine.sizes = sizes;
             device.engine.write_only_segmentation = true;
             device.cm = device.cm.filter(|_| shard == 0);
             device.links = Some(links);

@@ -1,6 +1,6 @@
 //! Shared receive queues with their limit event, completion queues that run over, capacities.
 
-use srpoll::rdma::engine::{Engine, EngineConfig};
+use srpoll::rdma::engine::{Engine, EngineConfig, Sizes};
 use srpoll::rdma::verbs::*;
 use srpoll::wire::bth::Opcode;
 
@@ -96,7 +96,8 @@ fn a_completion_queue_that_runs_over_is_an_event_and_ends_its_users() {
 
 #[test]
 fn capacities_are_fixed_and_ids_are_checked() {
-    let config = EngineConfig { max_pd: 1, max_cq: 1, max_srq: 1, max_mr: 1, ..EngineConfig::default() };
+    let sizes = Sizes { max_pd: 1, max_cq: 1, max_srq: 1, max_mr: 1, ..Sizes::default() };
+    let config = EngineConfig { sizes, ..EngineConfig::default() };
     let mut engine = Engine::new(config.clone(), fastrand::Rng::with_seed(1));
     assert_eq!(engine.caps(), config.caps());
     assert_eq!(engine.caps().max_rd_atomic, 128);

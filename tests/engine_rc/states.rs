@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use srpoll::rdma::engine::EngineConfig;
+use srpoll::rdma::engine::{EngineConfig, Sizes};
 use srpoll::rdma::verbs::*;
 use srpoll::wire::bth::Opcode;
 
@@ -263,7 +263,12 @@ fn reset_wipes_both_queues_without_completions() {
 #[test]
 fn a_destroyed_queue_pair_is_gone_and_its_number_rests() {
     // Two numbers in all above the reserved ones would be too few: 8 shard bits leave 65,536.
-    let config = EngineConfig { shard: 3, shard_bits: 8, max_qp: 1, ..EngineConfig::default() };
+    let config = EngineConfig {
+        shard: 3,
+        shard_bits: 8,
+        sizes: Sizes { max_qp: 1, ..Sizes::default() },
+        ..EngineConfig::default()
+    };
     let mut lone = in_state(QpState::Rts, &Setup { config, ..Setup::default() });
     assert_eq!(lone.side.qpn.get() & 0xff, 3);
     lone.post(&wr(1, SEND, lone.side.list(0, 8), true));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bdev::delay::Hold;
 use bdev::{Bdev, OpKind};
-use srpoll::rdma::engine::EngineConfig;
+use srpoll::rdma::engine::{EngineConfig, Sizes};
 use srpoll::rdma::sim::scripted::{AdapterConfig, Script};
 use srpoll::target::limits::PINNED_BYTES;
 use srpoll::wire::srp::{Cmd, DataBuffer, DescTable, Descriptor, Tag};
@@ -112,7 +112,7 @@ fn reads_are_copied_where_memory_cannot_be_registered() {
     let disks: Vec<Arc<dyn Bdev>> = (0..3).map(|_| disk::malloc(1)).collect();
     disks.iter().for_each(|disk| disk::write(&**disk, 0, &data));
     // A shard has four regions of its own, and the third disk has none of this room.
-    let engine = EngineConfig { max_mr: 6, ..EngineConfig::default() };
+    let engine = EngineConfig { sizes: Sizes { max_mr: 6, ..Sizes::default() }, ..EngineConfig::default() };
     let luns = disks.iter().zip(0..).map(|(disk, number)| lun(number, disk.clone())).collect();
     let (mut rig, raw, channel) = ready(Setup { engine, ..Setup::new(luns) });
     let ways = [0, 1, 2].map(|number| read(&mut rig, (raw, channel), number, CHUNK, &data));

@@ -4,13 +4,9 @@ use std::time::Duration;
 
 use crate::rdma::verbs::{DeviceCaps, Recycling, TIME_WAIT};
 
-/// Sizes and habits of an [`Engine`](super::Engine), fixed at start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EngineConfig {
-    /// The index of this shard: the low `shard_bits` bits of every QPN that it gives out.
-    pub shard: u32,
-    /// How many low bits of a QPN tell the shard, 0..=8.
-    pub shard_bits: u32,
+/// How many objects a device has room for, fixed at start.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Sizes {
     /// Most protection domains.
     pub max_pd: u32,
     /// Most memory regions, at most 2^16.
@@ -19,8 +15,25 @@ pub struct EngineConfig {
     pub max_cq: u32,
     /// Most shared receive queues.
     pub max_srq: u32,
-    /// Most queue pairs. No more than a quarter of the QPNs that `shard_bits` leave.
+    /// Most queue pairs. No more than a quarter of the QPNs that the bits of the shard leave.
     pub max_qp: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Sizes { max_pd: 16, max_mr: 256, max_cq: 64, max_srq: 16, max_qp: 512 }
+    }
+}
+
+/// Sizes and habits of an [`Engine`](super::Engine), fixed at start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// The index of this shard: the low `shard_bits` bits of every QPN that it gives out.
+    pub shard: u32,
+    /// How many low bits of a QPN tell the shard, 0..=8.
+    pub shard_bits: u32,
+    /// How much of everything there may be.
+    pub sizes: Sizes,
     /// Most entries of a completion queue.
     pub max_cqe: u32,
     /// Most posted receives of a shared receive queue.
@@ -69,11 +82,7 @@ impl Default for EngineConfig {
         EngineConfig {
             shard: 0,
             shard_bits: 0,
-            max_pd: 16,
-            max_mr: 256,
-            max_cq: 64,
-            max_srq: 16,
-            max_qp: 512,
+            sizes: Sizes::default(),
             max_cqe: 1 << 17,
             max_srq_wr: 1 << 15,
             max_send_wr: 1 << 12,
@@ -99,7 +108,7 @@ impl EngineConfig {
     /// What a device with this engine says that it can do.
     pub fn caps(&self) -> DeviceCaps {
         DeviceCaps {
-            max_qp: self.max_qp,
+            max_qp: self.sizes.max_qp,
             max_cqe: self.max_cqe,
             max_srq_wr: self.max_srq_wr,
             max_send_wr: self.max_send_wr,

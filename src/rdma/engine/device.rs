@@ -38,8 +38,8 @@ impl Engine {
     /// If the configuration contradicts itself.
     pub fn new(config: EngineConfig, rng: fastrand::Rng) -> Self {
         Engine {
-            qps: Slab::new(config.max_qp as usize),
-            qpns: QpnTable::new(config.shard, config.shard_bits, config.max_qp, config.qpn_rest),
+            qps: Slab::new(config.sizes.max_qp as usize),
+            qpns: QpnTable::new(config.shard, config.shard_bits, config.sizes.max_qp, config.qpn_rest),
             now: Time::ZERO,
             round: Round::START,
             shared: Shared::new(config, rng),

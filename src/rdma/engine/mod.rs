@@ -44,7 +44,7 @@ mod timers;
 pub mod transmit;
 mod window;
 
-pub use config::EngineConfig;
+pub use config::{EngineConfig, Sizes};
 pub use counters::Counters;
 pub use device::Engine;
 pub use transmit::{Outgoing, Piece, Sink};

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use reactors::slab::Slab;
 
+use super::config::Sizes;
 use super::cq::{Cq, Pushed};
 use super::mr::MrTable;
 use super::srq::Srq;
@@ -12,16 +13,6 @@ use crate::rdma::verbs::{AsyncEvent, CqId, PdId, QpInit, SrqId, VerbsError, Wc};
 
 const NO_CQ: VerbsError = VerbsError::NotFound("completion queue");
 const NO_SRQ: VerbsError = VerbsError::NotFound("shared receive queue");
-
-/// Most of each.
-#[derive(Copy, Clone)]
-pub(crate) struct Sizes {
-    pub(crate) pds: u32,
-    pub(crate) mrs: u32,
-    pub(crate) cqs: u32,
-    pub(crate) srqs: u32,
-    pub(crate) qps: u32,
-}
 
 /// Everything of a device that is not a queue pair.
 pub(crate) struct Objects {
@@ -38,14 +29,14 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    pub(crate) fn new(most: Sizes, rng: fastrand::Rng) -> Objects {
+    pub(crate) fn new(most: &Sizes, rng: fastrand::Rng) -> Objects {
         Objects {
             rng,
-            pds: Slab::new(most.pds as usize),
-            mrs: MrTable::new(most.mrs),
-            cqs: Slab::new(most.cqs as usize),
-            srqs: Slab::new(most.srqs as usize),
-            events: VecDeque::with_capacity(2 * most.qps as usize + 16),
+            pds: Slab::new(most.max_pd as usize),
+            mrs: MrTable::new(most.max_mr),
+            cqs: Slab::new(most.max_cq as usize),
+            srqs: Slab::new(most.max_srq as usize),
+            events: VecDeque::with_capacity(2 * most.max_qp as usize + 16),
             overrun: false,
         }
     }

@@ -7,7 +7,7 @@ use reactors::time::Time;
 use super::config::EngineConfig;
 use super::counters::Counters;
 use super::cq::Pushed;
-use super::objects::{Objects, Sizes};
+use super::objects::Objects;
 use super::timers::Timers;
 use super::transmit::Ready;
 use crate::rdma::verbs::{CqId, Wc};
@@ -65,18 +65,11 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(config: EngineConfig, rng: fastrand::Rng) -> Self {
-        let qps = config.max_qp as usize;
-        let sizes = Sizes {
-            pds: config.max_pd,
-            mrs: config.max_mr,
-            cqs: config.max_cq,
-            srqs: config.max_srq,
-            qps: config.max_qp,
-        };
+        let qps = config.sizes.max_qp as usize;
         Shared {
-            objects: Objects::new(sizes, rng),
+            objects: Objects::new(&config.sizes, rng),
             counters: Counters::default(),
-            timers: Timers::new(config.max_qp),
+            timers: Timers::new(config.sizes.max_qp),
             ready: Ready::new(qps),
             replies: Vec::with_capacity(qps),
             owing: Vec::with_capacity(qps),

@@ -19,6 +19,7 @@ use super::hub::{Hub, Notice};
 use super::qp::Qp;
 use super::ring::MAX_RECORD_BYTES;
 use super::tables::Tables;
+use crate::rdma::engine::Sizes;
 use crate::rdma::engine::qpn::QpnTable;
 use crate::rdma::verbs::{
     Access, AsyncEvent, ConnEvent, ConnId, ConnReply, ConnectAttr, Connections, CqId, Device as Verbs,
@@ -39,16 +40,8 @@ pub struct DeviceConfig {
     pub shard: u32,
     /// How many low bits of a QPN tell the shard.
     pub shard_bits: u32,
-    /// Most protection domains.
-    pub max_pd: u32,
-    /// Most memory regions.
-    pub max_mr: u32,
-    /// Most completion queues.
-    pub max_cq: u32,
-    /// Most shared receive queues.
-    pub max_srq: u32,
-    /// Most queue pairs.
-    pub max_qp: u32,
+    /// How much of everything there may be.
+    pub sizes: Sizes,
     /// GUID of the device, on the shard that manages connections; `None` on the others.
     pub guid: Option<u64>,
     /// The socket that our own requests go to.
@@ -68,11 +61,7 @@ impl DeviceConfig {
         Ok(DeviceConfig {
             shard: 0,
             shard_bits: 0,
-            max_pd: 16,
-            max_mr: 256,
-            max_cq: 64,
-            max_srq: 16,
-            max_qp: 512,
+            sizes: Sizes::default(),
             guid: Some(guid),
             target: None,
             sleeps_after: None,
@@ -112,10 +101,10 @@ impl Device {
             }
             None => None,
         };
-        let qps = config.max_qp as usize;
+        let qps = config.sizes.max_qp as usize;
         Ok(Device {
             qps: Slab::new(qps),
-            qpns: QpnTable::new(config.shard, config.shard_bits, config.max_qp, TIME_WAIT),
+            qpns: QpnTable::new(config.shard, config.shard_bits, config.sizes.max_qp, TIME_WAIT),
             live: Vec::with_capacity(qps),
             busy: Vec::with_capacity(qps),
             connector,
@@ -328,7 +317,7 @@ fn hear(pair: &mut Qp, tables: &mut Tables, hub: &Hub) {
 impl Verbs for Device {
     fn caps(&self) -> DeviceCaps {
         DeviceCaps {
-            max_qp: self.config.max_qp,
+            max_qp: self.config.sizes.max_qp,
             max_cqe: 1 << 17,
             max_srq_wr: 1 << 15,
             max_send_wr: 1 << 12,

@@ -3,7 +3,7 @@
 use super::counters::Counters;
 use super::device::DeviceConfig;
 use crate::rdma::engine::cq::Pushed;
-use crate::rdma::engine::objects::{Objects, Sizes};
+use crate::rdma::engine::objects::Objects;
 use crate::rdma::verbs::{CqId, Wc};
 
 /// Everything but the queue pairs.
@@ -16,14 +16,7 @@ pub(super) struct Tables {
 
 impl Tables {
     pub(super) fn new(config: &DeviceConfig, rng: fastrand::Rng) -> Tables {
-        let sizes = Sizes {
-            pds: config.max_pd,
-            mrs: config.max_mr,
-            cqs: config.max_cq,
-            srqs: config.max_srq,
-            qps: config.max_qp,
-        };
-        Tables { objects: Objects::new(sizes, rng), counters: Counters::default(), unpolled: 0 }
+        Tables { objects: Objects::new(&config.sizes, rng), counters: Counters::default(), unpolled: 0 }
     }
 
     /// Queues a completion.
